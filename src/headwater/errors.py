@@ -1,0 +1,69 @@
+"""Every error that Headwater raises, in one tree; each says whether trying again can help.
+
+Facts are attributes, the message says what failed, on which object, and what to do. Foreign errors are translated where
+their socket or file is owned, with `raise ... from`, so that nothing above that shell knows a driver's classes.
+"""
+
+
+class HeadwaterError(Exception):
+    """The root of all errors that Headwater raises on purpose."""
+
+    retryable = False
+
+
+class SettingsError(HeadwaterError):
+    """Wrong configuration or usage; raised before anything starts."""
+
+
+class SchemaError(HeadwaterError):
+    """Tables of Headwater's own are missing, or of another version."""
+
+
+class SourceError(HeadwaterError):
+    """PostgreSQL, as the source, refused or cannot do what is asked."""
+
+
+class ConnectionLost(SourceError):
+    """The server cannot be reached or hung up."""
+
+    retryable = True
+
+
+class SlotMissing(SourceError):
+    """No replication slot has the wanted name."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(f"replication slot {slot!r} does not exist; create it, or run `headwater slots` to see which do")
+        self.slot = slot
+
+
+class SlotInvalidated(SourceError):
+    """The server gave up the slot's WAL; what it held is gone, so capture must start anew."""
+
+    def __init__(self, slot: str, reason: str) -> None:
+        super().__init__(
+            f"replication slot {slot!r} was invalidated by the server ({reason}); drop it with "
+            f"`headwater slots drop {slot}`, raise max_slot_wal_keep_size, and start again"
+        )
+        self.slot, self.reason = slot, reason
+
+
+class IdentityMissing(SourceError):
+    """A table has no replica identity, so its updates and deletes cannot be told apart."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"table {table} has no replica identity, so its updates and deletes cannot be captured; add a primary key, "
+            f"or run `alter table {table} replica identity full`"
+        )
+        self.table = table
+
+
+class DecodeError(SourceError):
+    """Bytes from the server that are not a pgoutput message, or a value that its type cannot hold."""
+
+    def __init__(self, reason: str, *, lsn: int | None = None, message_type: str | None = None) -> None:
+        kind = f" {message_type!r}" if message_type else ""
+        place = f" at {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}" if lsn is not None else ""
+        super().__init__(f"cannot decode replication message{kind}{place}: {reason}")
+        self.reason, self.lsn, self.message_type = reason, lsn, message_type

@@ -1,0 +1,21 @@
+"""The values that travel: positions, changes, snapshots. They know no server and no file."""
+
+from headwater.model.change import UNCHANGED, Change, LogicalMessage, Op, Row, Unchanged
+from headwater.model.lsn import Lsn
+from headwater.model.position import Lineage, Position, TimelineSwitch
+from headwater.model.snapshot import Snapshot, SnapshotRead
+
+__all__ = [
+    "UNCHANGED",
+    "Change",
+    "Lineage",
+    "LogicalMessage",
+    "Lsn",
+    "Op",
+    "Position",
+    "Row",
+    "Snapshot",
+    "SnapshotRead",
+    "TimelineSwitch",
+    "Unchanged",
+]

@@ -1,0 +1,55 @@
+"""Where a change stands: in which transaction, at which place in it, and in the history of which server.
+
+A position is a transaction, not a time. From a position and the lineage of its stream comes the event id that stays the
+same after every replay.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headwater.model.lsn import Lsn
+
+
+class Position(NamedTuple):
+    """A change: the LSN of its transaction's commit record, and its ordinal among the transaction's row changes from 0."""
+
+    commit_lsn: Lsn
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.commit_lsn}:{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSwitch:
+    """The end of a timeline: what lies at or after `end` was written by a later one."""
+
+    timeline: int
+    end: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The history that positions of one stream belong to; two servers never share the same one by accident."""
+
+    system_identifier: str
+    timeline: int
+    switches: tuple[TimelineSwitch, ...]
+    database: str
+    slot: str
+
+    def timeline_of(self, lsn: Lsn) -> int:
+        """The timeline that wrote `lsn`; it stays the same after every later promotion."""
+        return next((switch.timeline for switch in self.switches if lsn < switch.end), self.timeline)
+
+    def event_id(self, position: Position) -> str:
+        """The stable id of a change, the same after any replay."""
+        return f"{self._prefix(position.commit_lsn)}{position.ordinal}"
+
+    def message_id(self, lsn: Lsn) -> str:
+        """The stable id of a logical message, which has a WAL position of its own."""
+        return f"{self._prefix(lsn)}m"
+
+    def _prefix(self, lsn: Lsn) -> str:
+        place = f"{self.system_identifier}.{self.timeline_of(lsn)}.{self.database}.{self.slot}"
+        return f"{place}.{lsn:X}."
