@@ -37,6 +37,16 @@ class SlotMissing(SourceError):
         self.slot = slot
 
 
+class SlotActive(SourceError):
+    """Somebody else reads the slot; a reader that just died holds it for a moment longer."""
+
+    retryable = True
+
+    def __init__(self, slot: str, reason: str) -> None:
+        super().__init__(f"replication slot {slot!r} is in use ({reason}); stop its reader, or name another slot")
+        self.slot, self.reason = slot, reason
+
+
 class SlotInvalidated(SourceError):
     """The server gave up the slot's WAL; what it held is gone, so capture must start anew."""
 

@@ -12,7 +12,7 @@ from headwater.model.position import Position
 
 @final
 class Unchanged:
-    """The state of a large column that an update did not touch and the server therefore did not send: neither value nor NULL."""
+    """The state of a large column that an update left alone, so that the server did not send it: neither value nor NULL."""
 
     __slots__ = ()
 
@@ -44,9 +44,9 @@ Row: TypeAlias = Mapping[str, object]
 class Change:
     """One change of one row (or, for a truncate, of one table), decoded.
 
-    `key` holds the columns of the table's replica identity as they were before the change. `before` is what the server sent of
-    the old row: the identity's columns, or all of them under `replica identity full`. A column of `after` that the server
-    did not send has the value `UNCHANGED`.
+    `key` holds the columns of the table's replica identity as they were before the change. `before` is what the server
+    sent of the old row: the identity's columns, or all of them under `replica identity full`. A column of `after` that the
+    server did not send has the value `UNCHANGED`.
     """
 
     position: Position

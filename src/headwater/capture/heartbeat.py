@@ -1,0 +1,65 @@
+"""Heartbeats for quiet databases: when the server's WAL grows but nothing of it reaches us, write something that does.
+
+Without them a slot whose tables are quiet may hold WAL until the disk is full. On a server where nothing happens, nothing is
+written.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from threading import Event, Thread
+
+import psycopg
+
+from headwater.capture.settings import CaptureSettings
+from headwater.capture.statements import emit_heartbeat, wal_position
+from headwater.errors import HeadwaterError
+from headwater.model import Lsn
+from headwater.postgres.connect import Connection, connect_sync
+from headwater.postgres.statements import fetch_sync
+
+_log = logging.getLogger(__name__)
+
+
+def is_due(wal_end: Lsn, arrived: Lsn, last: Lsn, least_bytes: int) -> bool:
+    """Whether the WAL has grown enough past both what has reached us and the last heartbeat."""
+    return wal_end - max(arrived, last) >= least_bytes
+
+
+class Heartbeat:
+    """A thread with a connection of its own: a commit that hangs there holds up nothing else."""
+
+    def __init__(self, settings: CaptureSettings, arrived: Callable[[], Lsn]) -> None:
+        self._settings, self._arrived = settings, arrived
+        self._last = Lsn(0)
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=f"heartbeat {settings.slot}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        interval = self._settings.heartbeat_interval.total_seconds()
+        while not self._stopping.wait(interval):
+            try:
+                self._beat_until_stopped(interval)
+            except (HeadwaterError, psycopg.Error) as exc:
+                _log.warning("no heartbeat: %s", exc, extra={"slot": self._settings.slot})
+
+    def _beat_until_stopped(self, interval: float) -> None:
+        with closing(connect_sync(self._settings.url, options="-c synchronous_commit=local")) as connection:
+            self.beat(connection)
+            while not self._stopping.wait(interval):
+                self.beat(connection)
+
+    def beat(self, connection: Connection) -> bool:
+        """Write a heartbeat if one is due; returns whether it did."""
+        (wal_end,) = fetch_sync(connection, wal_position())
+        if wal_end is None or not is_due(wal_end, self._arrived(), self._last, self._settings.heartbeat_bytes):
+            return False
+        (self._last,) = fetch_sync(connection, emit_heartbeat())
+        _log.debug("heartbeat at %s", self._last, extra={"slot": self._settings.slot})
+        return True

@@ -1,0 +1,231 @@
+"""Capture: a thread that follows a slot, and the consumer's side of it.
+
+The thread reads, assembles, and reports to the server what the consumer has confirmed. Nothing that the consumer does, or
+does not do, keeps it from reporting, so a slow sink never costs the connection. Nothing is confirmed that was not: the slot
+moves past a transaction only after `confirm`, and past what the server wrote meanwhile only when nothing is in flight.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Self
+
+from psycopg import sql
+
+from headwater.capture.assemble import Assembler
+from headwater.capture.backoff import Backoff
+from headwater.capture.buffer import Buffer
+from headwater.capture.heartbeat import Heartbeat
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import HeadwaterError, SlotActive, SourceError
+from headwater.model import Lineage, Lsn
+from headwater.postgres.connect import connect_sync
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.protocol import Keepalive
+from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
+from headwater.postgres.replication.stream import ReplicationConnection, ReplicationStream
+
+_log = logging.getLogger(__name__)
+
+# Enough to keep the assembler busy, little enough that a full buffer is noticed soon.
+_READ_BYTES = 256 * 1024
+# A status update must reach the server well before it gives us up.
+_SENDER_TIMEOUT_SHARE = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class _IdlePoint:
+    """The server had sent all that committed before `wal_end` once transactions up to `after` were sent."""
+
+    wal_end: Lsn
+    after: Lsn
+
+
+class Capture:
+    """Follows one slot: iterate over it for batches, and confirm each once it is durable.
+
+    A lost connection is opened again for ever, with backoff; a transaction of which only a part had come then comes again
+    from its start. Any other trouble is raised to the consumer after it has taken what was read before.
+    """
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = settings
+        self._stream: ReplicationStream | None = None
+        self._buffer = Buffer(settings.buffer_bytes, self._wake)
+        self._thread = Thread(target=self._run, name=f"capture {settings.slot}", daemon=True)
+        self._heartbeat = Heartbeat(settings, self._arrived)
+        self._stopping = Event()
+        self._reported = Event()
+        self._idle: _IdlePoint | None = None
+        self._received = Lsn(0)
+        self._next_status = 0.0
+        self._lineage: Lineage | None = None
+
+    @property
+    def lineage(self) -> Lineage:
+        """The history that the positions belong to; known once started."""
+        if self._lineage is None:
+            raise SourceError(f"capture of slot {self._settings.slot!r} has not started")
+        return self._lineage
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[Batch]:
+        while (batch := self.take()) is not None:
+            yield batch
+
+    def start(self) -> None:
+        """Check the slot, connect, and begin to read; raises at once if that cannot be."""
+        if not self._settings.temporary:
+            with closing(connect_sync(self._settings.url)) as connection:
+                slot = find_slot(connection, self._settings.slot)
+                require_usable(slot, self._settings.slot, connection.info.dbname)
+        self._stream = self._open_patiently()
+        self._thread.start()
+        self._heartbeat.start()
+
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
+        """The next batch; None if none came in time, or capture was stopped."""
+        return self._buffer.take(timeout_seconds)
+
+    def confirm(self, position: Lsn) -> None:
+        """All that ended at or before `position` is durable; the server may forget it. Takes effect with the next report."""
+        self._buffer.confirm(position)
+
+    def report(self, timeout_seconds: float = 10) -> bool:
+        """Report what is confirmed to the server now; returns whether that was done in time."""
+        self._reported.clear()
+        self._next_status = 0.0
+        self._wake()
+        return self._reported.wait(timeout_seconds)
+
+    def stop(self) -> None:
+        """Stop reading and close the socket. What was not confirmed will come again."""
+        self._stopping.set()
+        self._heartbeat.stop()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._follow()
+        except Exception as exc:  # noqa: BLE001 - whatever ends the thread must reach the consumer
+            self._buffer.fail(exc)
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+            self._buffer.close()
+
+    def _follow(self) -> None:
+        """Read until told to stop; on a connection that breaks, open another."""
+        try:
+            if self._stream is None:
+                self._stream = self._open_patiently()
+            self._pump(self._stream)
+        except HeadwaterError as exc:
+            if not exc.retryable or self._settings.temporary:
+                raise
+            _log.warning("%s; connecting again", exc, extra={"slot": self._settings.slot})
+            if self._stream is not None:
+                self._stream.close()
+            self._stream, self._idle = None, None
+
+    def _pump(self, stream: ReplicationStream) -> None:
+        with closing(Assembler(self._settings.batch_bytes, self._settings.spill_directory)) as assembler:
+            while not self._stopping.is_set():
+                received = stream.read(self._seconds_to_status(), _READ_BYTES)
+                for batch in assembler.feed(received.messages):
+                    self._put(stream, batch)
+                if received.keepalive or self._buffer.is_hungry:
+                    for batch in assembler.flush():
+                        self._put(stream, batch)
+                if received.keepalive:
+                    self._on_keepalive(received.keepalive)
+                self._report(stream)
+
+    def _put(self, stream: ReplicationStream, batch: Batch) -> None:
+        while self._buffer.is_full and not self._stopping.is_set():
+            stream.wait(self._seconds_to_status(), for_input=False)
+            self._report(stream)
+        self._buffer.put(batch)
+
+    def _on_keepalive(self, keepalive: Keepalive) -> None:
+        self._idle = _IdlePoint(keepalive.wal_end, self._buffer.put_end)
+        if keepalive.reply_requested:
+            self._next_status = 0.0
+
+    def _report(self, stream: ReplicationStream) -> None:
+        """Tell the server what is confirmed, if it is time to."""
+        now = time.monotonic()
+        if now < self._next_status:
+            return
+        if self._idle is not None and self._buffer.confirmed >= self._idle.after:
+            self._buffer.confirm(self._idle.wal_end)
+        self._received = max(self._received, self._buffer.put_end)
+        stream.send_status(self._buffer.confirmed, self._received)
+        interval = self._settings.status_interval.total_seconds()
+        timeout = stream.sender_timeout.total_seconds()
+        self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)
+        self._reported.set()
+
+    def _seconds_to_status(self) -> float:
+        return self._next_status - time.monotonic()
+
+    def _open_patiently(self) -> ReplicationStream:
+        """Open the stream; wait for a slot that is still active, and after a break for a server that is away."""
+        backoff, deadline = Backoff(), time.monotonic() + self._settings.slot_patience.total_seconds()
+        while True:
+            try:
+                return self._open()
+            except HeadwaterError as exc:
+                is_first = self._lineage is None or not self._thread.is_alive()
+                patient = isinstance(exc, SlotActive) if is_first else exc.retryable
+                expired = isinstance(exc, SlotActive) and time.monotonic() > deadline
+                if not patient or expired or self._stopping.is_set():
+                    raise
+                _log.info("%s; trying again", exc, extra={"slot": self._settings.slot})
+                self._stopping.wait(backoff.next().total_seconds())
+
+    def _open(self) -> ReplicationStream:
+        connection = ReplicationConnection(self._settings.url)
+        try:
+            self._check_lineage(connection.lineage(self._settings.slot))
+            if self._settings.temporary:
+                create_slot(connection, self._settings.slot, temporary=True)
+            start = max(self._settings.start or Lsn(0), self._buffer.put_end)
+            return connection.start(self._settings.slot, start, self._options())
+        except BaseException:
+            connection.close()
+            raise
+
+    def _check_lineage(self, lineage: Lineage) -> None:
+        known = self._lineage
+        if known is not None and known.system_identifier != lineage.system_identifier:
+            raise SourceError(
+                f"the server behind slot {self._settings.slot!r} is another one now (system identifier "
+                f"{lineage.system_identifier}, was {known.system_identifier}); point the URL back, or start anew"
+            )
+        self._lineage = lineage
+
+    def _options(self) -> dict[str, str]:
+        names = ",".join(sql.Identifier(name).as_string() for name in self._settings.publications)
+        # Protocol 2 is what streaming needs; later ones add two-phase and parallel apply, which capture has no use for.
+        return {"proto_version": "2", "publication_names": names, "streaming": "on", "messages": "true"}
+
+    def _arrived(self) -> Lsn:
+        """How far the stream has come, for the heartbeat."""
+        return max(self._buffer.put_end, self._buffer.confirmed)
+
+    def _wake(self) -> None:
+        if (stream := self._stream) is not None:
+            stream.wake()

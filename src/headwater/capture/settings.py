@@ -1,0 +1,50 @@
+"""How capture reads: from where, how much it may hold, how often it reports."""
+
+import tempfile
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from headwater.errors import SettingsError
+from headwater.model import Lsn
+from headwater.postgres.replication.slot import check_slot_name
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSettings:
+    """One slot to read and the publications to read through it.
+
+    `start` is where to begin when that lies after the slot's confirmed position. A `temporary` slot is created at the start
+    and lives as long as its connection, so it cannot go on after a broken one. `buffer_bytes` bounds what is read but not
+    yet taken; one batch more may be in the making. Larger transactions go to `spill_directory` while they are in progress.
+    """
+
+    url: str = field(repr=False)
+    slot: str
+    publications: tuple[str, ...]
+    start: Lsn | None = None
+    temporary: bool = False
+    batch_bytes: int = 1 * MIB
+    buffer_bytes: int = 32 * MIB
+    spill_directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    # Slots move this often; PostgreSQL's own receivers default to ten seconds, which holds WAL longer than need be.
+    status_interval: timedelta = timedelta(seconds=1)
+    heartbeat_interval: timedelta = timedelta(seconds=10)
+    # Far above what an idle server writes by itself (checkpoints, running transactions), so that a heartbeat never
+    # answers another one, and far below what anybody would mind to retain.
+    heartbeat_bytes: int = 1 * MIB
+    # How long to wait for a slot whose last reader has just died.
+    slot_patience: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        check_slot_name(self.slot)
+        if not self.publications:
+            raise SettingsError("name at least one publication to capture")
+        if not 1 <= self.batch_bytes <= self.buffer_bytes:
+            raise SettingsError("batch_bytes must be at least 1 and at most buffer_bytes")
+        if self.status_interval <= timedelta(0) or self.heartbeat_interval <= timedelta(0):
+            raise SettingsError("status_interval and heartbeat_interval must be longer than nothing")
+        if not self.spill_directory.is_dir():
+            raise SettingsError(f"the directory for spilled transactions, {self.spill_directory}, does not exist")

@@ -1,0 +1,127 @@
+"""Connections by libpq URI or key-value string, with `PG*` variables for what is not given, and libpq's errors translated.
+
+An empty string means: everything from the environment. No password ever reaches a log or an error: a server is named by
+`describe`, and libpq's complaints about a malformed string, which repeat that string, are not passed on.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Buffer, Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from headwater.errors import ConnectionLost, HeadwaterError, SettingsError, SourceError
+from headwater.model import Lsn
+
+Connection: TypeAlias = psycopg.Connection[Any]
+AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
+
+# A server that does not answer is given up after this many seconds, so that a reconnect loop can say so.
+_CONNECT_SECONDS = 10
+
+# Connection failures carry no SQLSTATE, so the server's words are all there is to tell a wrong password from a server
+# that is starting up. What matches none of these is taken for passing trouble, which a retry may cure.
+_REFUSALS = (
+    (re.compile(r"password authentication failed|no password supplied"), "check user and password (PGPASSWORD, ~/.pgpass)"),
+    (re.compile(r"no pg_hba\.conf entry|pg_hba\.conf rejects"), "allow this client in the server's pg_hba.conf"),
+    (re.compile(r"database .* does not exist"), "create the database or correct its name"),
+    (re.compile(r"role .* does not exist|is not permitted to log in"), "create the role with LOGIN or correct its name"),
+    (
+        re.compile(r"must be superuser or replication role|permission denied to start WAL sender"),
+        "run `alter role {user} replication` as a superuser",
+    ),
+    (re.compile(r"does not support SSL|SSL .* required|certificate verify failed"), "correct sslmode and sslrootcert"),
+)
+
+
+class _LsnLoader(Loader):
+    def load(self, data: Buffer) -> Lsn:
+        return Lsn.parse(bytes(data).decode())
+
+
+class _LsnDumper(Dumper):
+    oid = psycopg.adapters.types["pg_lsn"].oid
+
+    def dump(self, obj: Lsn) -> bytes:
+        return str(obj).encode()
+
+
+def connect_sync(url: str, **parameters: str) -> Connection:
+    """Open a connection in autocommit mode."""
+    conninfo = complete(url, **parameters)
+    with translated(conninfo):
+        connection = psycopg.connect(conninfo, autocommit=True)
+    _adapt(connection)
+    return connection
+
+
+async def connect(url: str, **parameters: str) -> AsyncConnection:
+    """Open an async connection in autocommit mode."""
+    conninfo = complete(url, **parameters)
+    with translated(conninfo):
+        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+    _adapt(connection)
+    return connection
+
+
+def complete(url: str, **parameters: str) -> str:
+    """The connection string with Headwater's defaults for what it leaves open; raises SettingsError if it is malformed."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise SettingsError(
+            "the PostgreSQL connection string is malformed; write it as postgresql://user@host:5432/database "
+            "or host=... dbname=..."
+        ) from None
+    environment = _environment()
+    defaults = {"application_name": "headwater", "connect_timeout": str(_CONNECT_SECONDS)}
+    chosen = {key: value for key, value in defaults.items() if key not in environment}
+    chosen.update({key: str(value) for key, value in given.items()}, client_encoding="UTF8", **parameters)
+    return make_conninfo("", **chosen)
+
+
+def describe(url: str) -> str:
+    """The server that a connection string names, as `user@host:port/database`, without any secret."""
+    known = _environment() | {key: str(value) for key, value in conninfo_to_dict(url).items()}
+    user, host = known.get("user", ""), known.get("host", "localhost")
+    return f"{user}@{host}:{known.get('port', '5432')}/{known.get('dbname', user)}"
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn what psycopg raises about a connection into our errors, naming the server and the remedy."""
+    try:
+        yield
+    except psycopg.OperationalError as exc:
+        raise translate(exc, url) from exc
+
+
+def translate(error: psycopg.Error, url: str) -> HeadwaterError:
+    """Our error for one that psycopg raised on a connection to `url`."""
+    text, server = _said(error), describe(url)
+    for pattern, remedy in _REFUSALS:
+        if pattern.search(text):
+            user = server.split("@")[0]
+            return SourceError(f"PostgreSQL at {server} refused the connection: {text}; {remedy.format(user=user)}")
+    return ConnectionLost(f"no connection to PostgreSQL at {server}: {text}; check that the server runs and is reachable")
+
+
+def _environment() -> dict[str, str]:
+    """What libpq takes from the environment, or knows by itself, for what a connection string leaves open."""
+    return {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.get_defaults() if item.val}
+
+
+def _said(error: psycopg.Error) -> str:
+    """What the server, or else libpq, gave as the reason: its last FATAL line, or the first line there is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    fatal = [line.split("FATAL:")[1].strip() for line in lines if "FATAL:" in line]
+    return (fatal[-1:] or lines or [type(error).__name__])[0]
+
+
+def _adapt(connection: psycopg.BaseConnection[Any]) -> None:
+    connection.adapters.register_loader("pg_lsn", _LsnLoader)
+    connection.adapters.register_dumper(Lsn, _LsnDumper)

@@ -1,0 +1,222 @@
+"""The replication connection and its stream, on psycopg's `pgconn`: sockets and waiting, nothing else.
+
+One thread owns a stream: it reads messages and sends status updates. Any other thread may call `wake` to end its waiting.
+"""
+
+import os
+import select
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Any, NamedTuple, Self
+
+import psycopg
+from psycopg import pq, sql
+
+from headwater.errors import ConnectionLost, SlotActive, SlotInvalidated, SlotMissing, SourceError
+from headwater.model import Lineage, Lsn, TimelineSwitch
+from headwater.postgres.connect import complete, describe, translated
+from headwater.postgres.replication import protocol
+
+# Values must read the same whatever the server's or the role's defaults are: types/ counts on these forms.
+_SESSION = (
+    "set datestyle = 'ISO'",
+    "set intervalstyle = 'iso_8601'",
+    "set timezone = 'UTC'",
+    "set extra_float_digits = 1",
+    "set bytea_output = 'hex'",
+)
+# The walsender makes a system call per message. Leaving it alone for this long while it is busy lets it fill the socket
+# without waking us each time: about 1.5 times the rate of reading at once, for a third of the processor time.
+_BREATH_SECONDS = 0.0003
+# libpq reads 16 KiB at a time: fewer messages than this in one go mean that the server was caught in mid stride.
+_SHORT_READ = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """The answer to IDENTIFY_SYSTEM: which server this is, and where its WAL ends."""
+
+    system_identifier: str
+    timeline: int
+    wal_end: Lsn
+    database: str
+
+
+class ReplicationConnection:
+    """A connection that takes replication commands; it belongs to one database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = complete(url, replication="database")
+        with translated(self._url):
+            self._connection = psycopg.connect(self._url, autocommit=True)
+        for setting in _SESSION:
+            self.command(setting)
+
+    @property
+    def server_version(self) -> int:
+        return self._connection.info.server_version
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def command(self, command: str | sql.Composable) -> list[tuple[str | None, ...]]:
+        """Run a replication command, or plain SQL without parameters, and return its rows as text."""
+        result = self._execute(command)
+        return [
+            tuple(_text(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+        ]
+
+    def identify(self) -> SystemIdentity:
+        system_identifier, timeline, wal_end, database = self.command("IDENTIFY_SYSTEM")[0]
+        return SystemIdentity(str(system_identifier), int(timeline or 0), Lsn.parse(wal_end or ""), str(database))
+
+    def lineage(self, slot: str) -> Lineage:
+        """The history that this server's positions belong to, as seen through `slot`."""
+        system = self.identify()
+        switches = self._timeline_history(system.timeline)
+        return Lineage(system.system_identifier, system.timeline, switches, system.database, slot)
+
+    def start(self, slot: str, start: Lsn, options: Mapping[str, str]) -> "ReplicationStream":
+        """Begin streaming from `slot`, after all that committed before `start` or before the slot's confirmed position."""
+        setting = self.command("select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'")[0][0]
+        self._execute(protocol.start_replication(slot, start, options), slot=slot)
+        return ReplicationStream(self._connection, describe(self._url), timedelta(milliseconds=int(setting or 0)))
+
+    def _timeline_history(self, timeline: int) -> tuple[TimelineSwitch, ...]:
+        # The first timeline has no ancestor, and the server no file about it.
+        if timeline == 1:
+            return ()
+        content = self.command(f"TIMELINE_HISTORY {timeline}")[0][1]
+        return protocol.parse_timeline_history(content or "")
+
+    def _execute(self, command: str | sql.Composable, slot: str = "") -> pq.abc.PGresult:
+        text = command if isinstance(command, str) else command.as_string(self._connection)
+        with translated(self._url):
+            result = self._connection.pgconn.exec_(text.encode())
+        if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
+            return result
+        raise _refusal(result, slot, describe(self._url))
+
+
+class Received(NamedTuple):
+    """What one read brought: plugin messages, and the keepalive, if any, that the server sent after them."""
+
+    messages: list[memoryview]
+    keepalive: protocol.Keepalive | None
+
+
+class ReplicationStream:
+    """A running stream of plugin messages from a slot. It owns its connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any], server: str, sender_timeout: timedelta) -> None:
+        self._connection, self._pgconn, self._server = connection, connection.pgconn, server
+        self.sender_timeout = sender_timeout
+        self._breathe = False
+        self._closing, self._is_closed = Lock(), False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+
+    def read(self, timeout_seconds: float, max_bytes: int) -> Received:
+        """The messages that are there, waiting for the first at most `timeout_seconds`; may be empty."""
+        received = self._buffered(max_bytes)
+        if received.messages or received.keepalive:
+            return received
+        if self._breathe:
+            time.sleep(_BREATH_SECONDS)
+        self.wait(timeout_seconds)
+        try:
+            self._pgconn.consume_input()
+        except psycopg.OperationalError as exc:
+            raise self._lost(str(exc)) from exc
+        received = self._buffered(max_bytes)
+        self._breathe = 0 < len(received.messages) < _SHORT_READ
+        return received
+
+    def wait(self, timeout_seconds: float, *, for_input: bool = True) -> None:
+        """Wait until the server sends something (unless told not to look), somebody calls `wake`, or time is up."""
+        self._poll.modify(self._pgconn.socket, select.POLLIN if for_input else 0)
+        for descriptor, _ in self._poll.poll(max(0.0, timeout_seconds) * 1000):
+            if descriptor == self._wake:
+                os.eventfd_read(self._wake)
+            elif not for_input:
+                raise self._lost("the server hung up")
+
+    def wake(self) -> None:
+        """End the waiting of the thread that owns the stream; safe from any thread."""
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._wake, 1)
+
+    def send_status(self, confirmed: Lsn, received: Lsn) -> None:
+        """Tell the server that all before `confirmed` is durable, and that we are alive."""
+        try:
+            self._pgconn.put_copy_data(protocol.status_update(confirmed, received, datetime.now(UTC)))
+            self._pgconn.flush()
+        except psycopg.OperationalError as exc:
+            raise self._lost(str(exc)) from exc
+
+    def close(self) -> None:
+        """Close the socket at once: a walsender that is blocked on it would keep the slot active."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._connection.close()
+                os.close(self._wake)
+
+    def _buffered(self, max_bytes: int) -> Received:
+        """What libpq holds already, up to the next keepalive."""
+        get, messages, size = self._pgconn.get_copy_data, [], 0
+        while size < max_bytes:
+            length, data = get(1)
+            if length > 0 and data[0] == protocol.XLOG_DATA:
+                messages.append(data[protocol.XLOG_HEADER_BYTES :])
+                size += length
+            elif length > 0:
+                return Received(messages, protocol.parse_keepalive(data))
+            elif length == 0:
+                break
+            else:
+                raise self._ended()
+        return Received(messages, None)
+
+    def _ended(self) -> SourceError:
+        result = self._pgconn.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return _refusal(result, "", self._server)
+        return self._lost("the server ended it")
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        lines = [line.strip() for line in reason.splitlines() if line.strip()]
+        return ConnectionLost(f"the replication stream from {self._server} broke: {(lines or ['connection closed'])[0]}")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _refusal(result: pq.abc.PGresult, slot: str, server: str) -> SourceError:
+    """Our error for a replication command that the server refused."""
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"the server gave no reason").decode()
+    match state:
+        case "55006":
+            return SlotActive(slot, said)
+        case "42704" if slot:
+            return SlotMissing(slot)
+        case "55000" if slot and ("can no longer" in said or "invalidated" in said):
+            return SlotInvalidated(slot, said)
+        case "57P01" | "57P02" | "57P03" | "08006" | "08003" | "":
+            return ConnectionLost(f"PostgreSQL at {server} ended the replication stream: {said}")
+        case _:
+            return SourceError(f"PostgreSQL at {server} refused replication: {said}")
