@@ -1,1 +1,6 @@
 """Changes as they happen: WAL to transactions in commit order, with positions, confirmation and recovery."""
+
+from headwater.capture.reader import Capture
+from headwater.capture.settings import CaptureSettings
+
+__all__ = ["Capture", "CaptureSettings"]

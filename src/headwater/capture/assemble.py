@@ -165,12 +165,12 @@ def _expect(kind: type[Decoded], message: memoryview | None) -> Decoded:
 
 
 def _end_of(message: memoryview) -> Lsn:
-    """The position behind a transaction, or behind a logical message of none: a byte past its start will do."""
+    """The position behind a transaction, or behind a logical message of none, which the server gives as its own."""
     match decode(message):
         case Commit(end_lsn=end):
             return end
         case Message(lsn=lsn):
-            return Lsn(lsn + 1)
+            return lsn
         case other:
             raise DecodeError("it does not end a transaction", message_type=type(other).__name__)
 

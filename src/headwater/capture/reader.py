@@ -20,6 +20,7 @@ from headwater.capture.backoff import Backoff
 from headwater.capture.buffer import Buffer
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.statements import missing_publications
 from headwater.errors import HeadwaterError, SlotActive, SourceError
 from headwater.model import Lineage, Lsn
 from headwater.postgres.connect import connect_sync
@@ -27,6 +28,7 @@ from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.protocol import Keepalive
 from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection, ReplicationStream
+from headwater.postgres.statements import fetch_sync
 
 _log = logging.getLogger(__name__)
 
@@ -84,10 +86,6 @@ class Capture:
 
     def start(self) -> None:
         """Check the slot, connect, and begin to read; raises at once if that cannot be."""
-        if not self._settings.temporary:
-            with closing(connect_sync(self._settings.url)) as connection:
-                slot = find_slot(connection, self._settings.slot)
-                require_usable(slot, self._settings.slot, connection.info.dbname)
         self._stream = self._open_patiently()
         self._thread.start()
         self._heartbeat.start()
@@ -197,6 +195,7 @@ class Capture:
                 self._stopping.wait(backoff.next().total_seconds())
 
     def _open(self) -> ReplicationStream:
+        self._check_source()
         connection = ReplicationConnection(self._settings.url)
         try:
             self._check_lineage(connection.lineage(self._settings.slot))
@@ -207,6 +206,19 @@ class Capture:
         except BaseException:
             connection.close()
             raise
+
+    def _check_source(self) -> None:
+        """Refuse what the server would refuse late, or would pass over in silence."""
+        with closing(connect_sync(self._settings.url)) as connection:
+            if not self._settings.temporary:
+                slot = find_slot(connection, self._settings.slot)
+                require_usable(slot, self._settings.slot, connection.info.dbname)
+            missing = fetch_sync(connection, missing_publications(self._settings.publications))
+            if missing:
+                raise SourceError(
+                    f"publication {', '.join(map(repr, missing))} does not exist in database {connection.info.dbname!r}; "
+                    "create it, or name another"
+                )
 
     def _check_lineage(self, lineage: Lineage) -> None:
         known = self._lineage
@@ -220,7 +232,8 @@ class Capture:
     def _options(self) -> dict[str, str]:
         names = ",".join(sql.Identifier(name).as_string() for name in self._settings.publications)
         # Protocol 2 is what streaming needs; later ones add two-phase and parallel apply, which capture has no use for.
-        return {"proto_version": "2", "publication_names": names, "streaming": "on", "messages": "true"}
+        streaming = "on" if self._settings.streaming else "off"
+        return {"proto_version": "2", "publication_names": names, "streaming": streaming, "messages": "true"}
 
     def _arrived(self) -> Lsn:
         """How far the stream has come, for the heartbeat."""

@@ -18,7 +18,10 @@ class CaptureSettings:
 
     `start` is where to begin when that lies after the slot's confirmed position. A `temporary` slot is created at the start
     and lives as long as its connection, so it cannot go on after a broken one. `buffer_bytes` bounds what is read but not
-    yet taken; one batch more may be in the making. Larger transactions go to `spill_directory` while they are in progress.
+    yet taken; one batch more may be in the making. With `streaming` the server sends large transactions while they are in
+    progress, and they wait in `spill_directory` for their commit; without, it keeps them itself. Switch it off where
+    transactional logical messages have to be exact: of those the server does not say which subtransaction wrote them, so
+    one of an aborted subtransaction that was sent before the abort is delivered.
     """
 
     url: str = field(repr=False)
@@ -28,6 +31,7 @@ class CaptureSettings:
     temporary: bool = False
     batch_bytes: int = 1 * MIB
     buffer_bytes: int = 32 * MIB
+    streaming: bool = True
     spill_directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     # Slots move this often; PostgreSQL's own receivers default to ten seconds, which holds WAL longer than need be.
     status_interval: timedelta = timedelta(seconds=1)

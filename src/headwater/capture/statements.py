@@ -17,3 +17,8 @@ def wal_position() -> Statement[Lsn]:
 def emit_heartbeat() -> Statement[Lsn]:
     """One row: where the heartbeat stands in the WAL."""
     return SQL["emit_heartbeat"].bind(Lsn, prefix=HEARTBEAT_PREFIX)
+
+
+def missing_publications(names: tuple[str, ...]) -> Statement[str]:
+    """A row for each of the publications that does not exist."""
+    return SQL["missing_publications"].bind(str, names=list(names))

@@ -8,3 +8,10 @@ select case
 -- name: emit_heartbeat
 -- A message in the WAL that needs no table and no publication; every reader of every slot of the database gets it.
 select pg_catalog.pg_logical_emit_message(true, %(prefix)s, '') as position;
+
+-- name: missing_publications
+-- Which of the wanted publications are not there; from PostgreSQL 18 on the server itself passes over them in silence.
+select wanted.name
+  from unnest(%(names)s::text[]) as wanted(name)
+ where not exists (select from pg_catalog.pg_publication as publication where publication.pubname = wanted.name)
+ order by wanted.name;

@@ -209,13 +209,14 @@ def _refusal(result: pq.abc.PGresult, slot: str, server: str) -> SourceError:
     """Our error for a replication command that the server refused."""
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"the server gave no reason").decode()
+    detail = (result.error_field(pq.DiagnosticField.MESSAGE_DETAIL) or b"").decode()
     match state:
         case "55006":
             return SlotActive(slot, said)
         case "42704" if slot:
             return SlotMissing(slot)
-        case "55000" if slot and ("can no longer" in said or "invalidated" in said):
-            return SlotInvalidated(slot, said)
+        case "55000" if slot and "invalidated" in detail:
+            return SlotInvalidated(slot, detail.rstrip("."))
         case "57P01" | "57P02" | "57P03" | "08006" | "08003" | "":
             return ConnectionLost(f"PostgreSQL at {server} ended the replication stream: {said}")
         case _:

@@ -1,0 +1,63 @@
+"""What tests of capture share: a database with a table, a publication and a slot, and a reader of it."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from headwater.capture import Capture, CaptureSettings
+from headwater.model import Change, LogicalMessage, Lsn
+from headwater.postgres.connect import Connection, connect_sync
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.rows import decode_rows
+from headwater.postgres.replication.slot import create_slot
+from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.postgres.types import Types
+
+TYPES = Types.builtin()
+
+
+def prepare(url: str, *statements: str) -> Connection:
+    """A table `item`, published, with a slot `hw`; then the statements, each in its own transaction."""
+    connection = connect_sync(url)
+    connection.execute("create table item (id int primary key, v text)")
+    connection.execute("create publication pub for table item")
+    with closing(ReplicationConnection(url)) as replication:
+        create_slot(replication, "hw")
+    for statement in statements:
+        connection.execute(statement.encode())
+    return connection
+
+
+def settings(url: str, **changed: object) -> CaptureSettings:
+    return replace(CaptureSettings(url=url, slot="hw", publications=("pub",)), **changed)  # type: ignore[arg-type]
+
+
+def decoded(batch: Batch) -> list[Change | LogicalMessage]:
+    return list(decode_rows(batch, TYPES))
+
+
+def collect(capture: Capture, enough: Callable[[list[Change]], bool], *, confirm: bool = True) -> list[Change]:
+    """Take changes until there are enough; each batch is confirmed unless told otherwise."""
+    found: list[Change] = []
+    while not enough(found):
+        batch = capture.take(15)
+        assert batch is not None, f"nothing more came after {len(found)} changes"
+        found += [change for change in decoded(batch) if isinstance(change, Change)]
+        if confirm and batch.end:
+            capture.confirm(batch.end)
+    return found
+
+
+def count(wanted: int) -> Callable[[list[Change]], bool]:
+    return lambda found: len(found) >= wanted
+
+
+def ids(changes: list[Change]) -> list[object]:
+    return [(change.after or change.key or {})["id"] for change in changes]
+
+
+def confirmed_flush(connection: Connection, slot: str = "hw") -> Lsn:
+    found = connection.execute("select confirmed_flush_lsn from pg_replication_slots where slot_name = %s", [slot])
+    row = found.fetchone()
+    assert row is not None
+    return Lsn(row[0])

@@ -1,0 +1,49 @@
+"""The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres
+from tests.servers import MAJORS, fresh_database, start_nats, start_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres18() -> Iterator[EmbeddedPostgres]:
+    yield from start_postgres(18)
+
+
+@pytest.fixture(scope="session")
+def postgres16() -> Iterator[EmbeddedPostgres]:
+    yield from start_postgres(16)
+
+
+@pytest.fixture(scope="session")
+def postgres15() -> Iterator[EmbeddedPostgres]:
+    yield from start_postgres(15)
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[EmbeddedNats]:
+    yield from start_nats()
+
+
+@pytest.fixture
+def database(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    """The URL of a new database on PostgreSQL 18."""
+    with fresh_database(postgres18.url) as url:
+        yield url
+
+
+@pytest.fixture(params=MAJORS, ids=[f"postgres{major}" for major in MAJORS])
+def any_postgres(request: pytest.FixtureRequest) -> EmbeddedPostgres:
+    """Each version in turn."""
+    server: EmbeddedPostgres = request.getfixturevalue(f"postgres{request.param}")
+    return server
+
+
+@pytest.fixture
+def any_database(any_postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The URL of a new database, on each version in turn."""
+    with fresh_database(any_postgres.url) as url:
+        yield url

