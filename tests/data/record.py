@@ -78,7 +78,7 @@ def record(url: str, scenario: Scenario) -> list[bytes]:
         replication.command(f"CREATE_REPLICATION_SLOT recorder TEMPORARY LOGICAL pgoutput (SNAPSHOT 'nothing'{two_phase})")
         for step in scenario.steps:
             connection.execute(step.encode())
-        end = connection.execute("select pg_current_wal_insert_lsn()").fetchone()[0]
+        ((end,),) = connection.execute("select pg_current_wal_insert_lsn()").fetchall()
         options = {**scenario.options, "publication_names": publications}
         stream = replication.start("recorder", Lsn(0), options)
         messages = []

@@ -50,6 +50,11 @@ class Assembler:
         self._spills: dict[int, Spill] = {}
         self._aborted: dict[int, set[int]] = {}
 
+    @property
+    def has_whole(self) -> bool:
+        """Whether `flush` would give something."""
+        return self._whole > 0
+
     def feed(self, messages: Iterable[memoryview]) -> Iterator[Batch]:
         """Take messages; give the batches that are full. `flush` gives what is whole but not full."""
         for message in messages:

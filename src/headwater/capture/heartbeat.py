@@ -12,9 +12,9 @@ from threading import Event, Thread
 import psycopg
 
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.statements import emit_heartbeat, wal_position
-from headwater.errors import HeadwaterError
-from headwater.model import Lsn
+from headwater.capture.statements import HEARTBEAT_PREFIX, emit_heartbeat, wal_position
+from headwater.errors import HeadwaterError, SourceError
+from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.statements import fetch_sync
 
@@ -24,6 +24,20 @@ _log = logging.getLogger(__name__)
 def is_due(wal_end: Lsn, arrived: Lsn, last: Lsn, least_bytes: int) -> bool:
     """Whether the WAL has grown enough past both what has reached us and the last heartbeat."""
     return wal_end - max(arrived, last) >= least_bytes
+
+
+def emit_mark(connection: Connection) -> Lsn:
+    """Write a heartbeat now: the batch whose end reaches it holds all that committed before, and nothing is left out."""
+    try:
+        (position,) = fetch_sync(connection, emit_heartbeat())
+    except psycopg.errors.ReadOnlySqlTransaction as exc:
+        raise SourceError("a standby cannot mark where its WAL ends now; connect to the primary") from exc
+    return position
+
+
+def is_mark(change: Change | LogicalMessage) -> bool:
+    """Whether this is a heartbeat or a mark of ours, which says nothing to anybody else."""
+    return isinstance(change, LogicalMessage) and change.prefix == HEARTBEAT_PREFIX
 
 
 class Heartbeat:
@@ -60,6 +74,6 @@ class Heartbeat:
         (wal_end,) = fetch_sync(connection, wal_position())
         if wal_end is None or not is_due(wal_end, self._arrived(), self._last, self._settings.heartbeat_bytes):
             return False
-        (self._last,) = fetch_sync(connection, emit_heartbeat())
+        self._last = emit_mark(connection)
         _log.debug("heartbeat at %s", self._last, extra={"slot": self._settings.slot})
         return True

@@ -6,6 +6,7 @@ moves past a transaction only after `confirm`, and past what the server wrote me
 """
 
 import logging
+import random
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,13 +17,13 @@ from typing import Self
 from psycopg import sql
 
 from headwater.capture.assemble import Assembler
-from headwater.capture.backoff import Backoff
 from headwater.capture.buffer import Buffer
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.statements import missing_publications
 from headwater.errors import HeadwaterError, SlotActive, SourceError
 from headwater.model import Lineage, Lsn
+from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.protocol import Keepalive
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 # Enough to keep the assembler busy, little enough that a full buffer is noticed soon.
 _READ_BYTES = 256 * 1024
+# While the stream never pauses a waiting consumer gets a batch this often: few enough to be worth decoding.
+_FLUSH_SECONDS = 0.02
 # A status update must reach the server well before it gives us up.
 _SENDER_TIMEOUT_SHARE = 1 / 3
 
@@ -62,7 +65,6 @@ class Capture:
         self._stopping = Event()
         self._reported = Event()
         self._idle: _IdlePoint | None = None
-        self._received = Lsn(0)
         self._next_status = 0.0
         self._lineage: Lineage | None = None
 
@@ -72,6 +74,11 @@ class Capture:
         if self._lineage is None:
             raise SourceError(f"capture of slot {self._settings.slot!r} has not started")
         return self._lineage
+
+    @property
+    def received(self) -> Lsn:
+        """The end of the last transaction that was read whole."""
+        return self._buffer.put_end
 
     def __enter__(self) -> Self:
         self.start()
@@ -117,6 +124,7 @@ class Capture:
         try:
             while not self._stopping.is_set():
                 self._follow()
+            self._report_last()
         except Exception as exc:  # noqa: BLE001 - whatever ends the thread must reach the consumer
             self._buffer.fail(exc)
         finally:
@@ -139,14 +147,19 @@ class Capture:
             self._stream, self._idle = None, None
 
     def _pump(self, stream: ReplicationStream) -> None:
+        flushed = time.monotonic()
         with closing(Assembler(self._settings.batch_bytes, self._settings.spill_directory)) as assembler:
             while not self._stopping.is_set():
-                received = stream.read(self._seconds_to_status(), _READ_BYTES)
+                owes = assembler.has_whole and self._buffer.is_hungry
+                received = stream.read(0 if owes else self._seconds_to_status(), _READ_BYTES)
                 for batch in assembler.feed(received.messages):
                     self._put(stream, batch)
-                if received.keepalive or self._buffer.is_hungry:
+                # A consumer that waits gets what there is once the stream pauses, or soon if it does not.
+                now, paused = time.monotonic(), not received.messages
+                if received.keepalive or (self._buffer.is_hungry and (paused or now - flushed > _FLUSH_SECONDS)):
                     for batch in assembler.flush():
                         self._put(stream, batch)
+                    flushed = now
                 if received.keepalive:
                     self._on_keepalive(received.keepalive)
                 self._report(stream)
@@ -169,19 +182,24 @@ class Capture:
             return
         if self._idle is not None and self._buffer.confirmed >= self._idle.after:
             self._buffer.confirm(self._idle.wal_end)
-        self._received = max(self._received, self._buffer.put_end)
-        stream.send_status(self._buffer.confirmed, self._received)
+        stream.send_status(self._buffer.confirmed, self.received)
         interval = self._settings.status_interval.total_seconds()
         timeout = stream.sender_timeout.total_seconds()
         self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)
         self._reported.set()
+
+    def _report_last(self) -> None:
+        """What was confirmed since the last report should not come again after an orderly stop."""
+        if self._stream is not None:
+            self._next_status = 0.0
+            self._report(self._stream)
 
     def _seconds_to_status(self) -> float:
         return self._next_status - time.monotonic()
 
     def _open_patiently(self) -> ReplicationStream:
         """Open the stream; wait for a slot that is still active, and after a break for a server that is away."""
-        backoff, deadline = Backoff(), time.monotonic() + self._settings.slot_patience.total_seconds()
+        failures, deadline = 0, time.monotonic() + self._settings.slot_patience.total_seconds()
         while True:
             try:
                 return self._open()
@@ -192,7 +210,8 @@ class Capture:
                 if not patient or expired or self._stopping.is_set():
                     raise
                 _log.info("%s; trying again", exc, extra={"slot": self._settings.slot})
-                self._stopping.wait(backoff.next().total_seconds())
+                failures += 1
+                self._stopping.wait(Backoff().after(failures, random.random()).total_seconds())
 
     def _open(self) -> ReplicationStream:
         self._check_source()

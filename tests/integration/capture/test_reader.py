@@ -5,12 +5,13 @@ from datetime import timedelta
 import pytest
 
 from headwater.capture import Capture
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SlotActive, SlotInvalidated, SlotMissing, SourceError
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.stream import ReplicationStream
-from tests.capturing import collect, confirmed_flush, count, decoded, ids, prepare, settings
-from tests.servers import EmbeddedPostgres, fresh_database, postgres_settings
+from tests.capturing import collect, confirmed_flush, count, decoded, ids, prepare, settings, take
+from tests.servers import fresh_database, postgres_settings
 from tests.waiting import eventually
 
 
@@ -87,7 +88,7 @@ def test_the_slot_stays_behind_an_unconfirmed_transaction_however_much_is_writte
 def test_a_consumer_slower_than_the_server_s_patience_keeps_its_connection(database):
     with prepare(database) as connection:
         name = connection.info.dbname
-        connection.execute(f'alter database "{name}" set wal_sender_timeout = \'1s\''.encode())
+        connection.execute(f"alter database \"{name}\" set wal_sender_timeout = '1s'".encode())
         connection.execute("insert into item select g, repeat('x', 1000) from generate_series(1, 3000) g")
         small = settings(database, batch_bytes=50_000, buffer_bytes=100_000)
         with Capture(small) as capture:
@@ -118,24 +119,22 @@ def test_status_updates_are_sent_once_an_interval_and_not_per_message(database, 
     sent = []
     send = ReplicationStream.send_status
     monkeypatch.setattr(ReplicationStream, "send_status", lambda *a: (sent.append(a), send(*a)))
-    with prepare(database) as connection:
-        with Capture(settings(database, status_interval=timedelta(minutes=5))) as capture:
-            for i in range(200):
-                connection.execute("insert into item values (%s)", [i])
-            collect(capture, count(200))
+    with prepare(database) as connection, Capture(settings(database, status_interval=timedelta(minutes=5))) as capture:
+        for i in range(200):
+            connection.execute("insert into item values (%s)", [i])
+        collect(capture, count(200))
     # One at the start; the rest only if the server asked, which it does once in half of wal_sender_timeout.
     assert len(sent) <= 2
 
 
 def test_a_cut_connection_is_opened_again_and_nothing_is_lost_or_repeated(any_database):
-    with prepare(any_database, "insert into item values (1)") as connection:
-        with Capture(settings(any_database)) as capture:
-            found = collect(capture, count(1), confirm=False)
-            for i in range(2, 6):
-                pid = eventually(lambda: _walsender(connection))
-                connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
-                connection.execute("insert into item values (%s)", [i])
-                found += collect(capture, count(1), confirm=False)
+    with prepare(any_database, "insert into item values (1)") as connection, Capture(settings(any_database)) as capture:
+        found = collect(capture, count(1), confirm=False)
+        for i in range(2, 6):
+            pid = eventually(lambda: _walsender(connection))
+            connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
+            connection.execute("insert into item values (%s)", [i])
+            found += collect(capture, count(1), confirm=False)
     assert ids(found) == [1, 2, 3, 4, 5]
 
 
@@ -167,7 +166,7 @@ def test_a_slot_that_somebody_else_reads_is_waited_for(database):
 def test_a_large_transaction_is_streamed_spilled_and_delivered_whole(any_database, tmp_path):
     with prepare(any_database) as connection:
         name = connection.info.dbname
-        connection.execute(f'alter database "{name}" set logical_decoding_work_mem = \'64kB\''.encode())
+        connection.execute(f"alter database \"{name}\" set logical_decoding_work_mem = '64kB'".encode())
         with Capture(settings(any_database, spill_directory=tmp_path, batch_bytes=30_000)) as capture:
             connection.execute("begin")
             connection.execute("insert into item select g, repeat('x', 100) from generate_series(1, 2000) g")
@@ -187,7 +186,7 @@ def test_a_large_transaction_is_streamed_spilled_and_delivered_whole(any_databas
 
 def test_an_aborted_streamed_transaction_leaves_neither_changes_nor_files(database, tmp_path):
     with prepare(database) as connection:
-        connection.execute(f'alter database "{connection.info.dbname}" set logical_decoding_work_mem = \'64kB\''.encode())
+        connection.execute(f"alter database \"{connection.info.dbname}\" set logical_decoding_work_mem = '64kB'".encode())
         with Capture(settings(database, spill_directory=tmp_path)) as capture:
             connection.execute("begin")
             connection.execute("insert into item select g, repeat('x', 100) from generate_series(1, 5000) g")
@@ -205,14 +204,14 @@ def test_a_confirmed_message_outside_of_transactions_hides_nothing_that_follows_
         connection.execute("select pg_logical_emit_message(false, 'app', 'before the commit')")
         connection.execute("commit")
         with Capture(settings(any_database, batch_bytes=1)) as capture:
-            batch = eventually(lambda: capture.take(1))
+            batch = take(capture)
             (message,) = decoded(batch)
             assert isinstance(message, LogicalMessage)
             assert batch.end is not None
             capture.confirm(batch.end)
             assert capture.report()
         with Capture(settings(any_database)) as capture:
-            again = decoded(eventually(lambda: capture.take(1)))
+            again = decoded(take(capture))
     assert ids([change for change in again if isinstance(change, Change)]) == [1]
     assert not [change for change in again if isinstance(change, LogicalMessage)]
 
@@ -225,14 +224,13 @@ def test_a_missing_slot_is_named_at_the_start(database):
 
 
 def test_a_slot_dropped_while_running_is_reported_to_the_consumer(database):
-    with prepare(database) as connection:
-        with Capture(settings(database)) as capture:
-            pid = eventually(lambda: _walsender(connection))
-            connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
-            _drop_slot(connection)
-            with pytest.raises(SlotMissing, match="'hw' does not exist"):
-                for _ in range(20):
-                    capture.take(1)
+    with prepare(database) as connection, Capture(settings(database)) as capture:
+        pid = eventually(lambda: _walsender(connection))
+        connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
+        _drop_slot(connection)
+        with pytest.raises(SlotMissing, match="'hw' does not exist"):
+            for _ in range(20):
+                capture.take(1)
 
 
 def _drop_slot(connection) -> None:
@@ -280,11 +278,10 @@ def test_a_missing_publication_is_refused_at_the_start(any_database):
 
 
 def test_a_publication_dropped_while_running_is_reported_when_the_stream_is_opened_again(database):
-    with prepare(database) as connection:
-        with Capture(settings(database)) as capture:
-            pid = eventually(lambda: _walsender(connection))
-            connection.execute("drop publication pub")
-            connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
-            with pytest.raises(SourceError, match="publication 'pub' does not exist"):
-                for _ in range(20):
-                    capture.take(1)
+    with prepare(database) as connection, Capture(settings(database)) as capture:
+        pid = eventually(lambda: _walsender(connection))
+        connection.execute("drop publication pub")
+        connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
+        with pytest.raises(SourceError, match="publication 'pub' does not exist"):
+            for _ in range(20):
+                capture.take(1)

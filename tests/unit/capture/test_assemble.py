@@ -1,6 +1,5 @@
 """Transactions in commit order: whole, in pieces, streamed, aborted."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.recorded import TYPES, batches, changes, line
 RELATION = write.relation(1, "t", [("id", 23, -1, True)])
 
 
-def _rows(found) -> list[tuple[int, int, str]]:
+def _rows(found):
     """Commit, ordinal and id of each insert."""
     rows = [change for batch in found for change in decode_rows(batch, TYPES)]
     return [(row.position.commit_lsn, row.position.ordinal, row.after["id"]) for row in rows if isinstance(row, Change)]
@@ -62,7 +61,9 @@ def test_only_the_last_piece_of_a_large_transaction_can_be_confirmed():
     assert len(found) > 3
     assert [batch.end for batch in found[:-1]] == [None] * (len(found) - 1)
     assert found[-1].end == Lsn(105)
-    assert [batch.first_ordinal for batch in found[1:]] == [sum(b.changes for b in found[: i + 1]) for i in range(len(found) - 1)]
+    assert [batch.first_ordinal for batch in found[1:]] == [
+        sum(b.changes for b in found[: i + 1]) for i in range(len(found) - 1)
+    ]
 
 
 def test_every_batch_can_be_decoded_without_the_ones_before_it():
@@ -90,7 +91,14 @@ def test_what_an_aborted_subtransaction_wrote_is_left_out_and_not_counted():
     def insert(i: int, subxid: int) -> bytes:
         return write.streamed(write.insert(1, [str(i)]), subxid)
 
-    stream = [write.stream_start(7), write.streamed(RELATION, 7), insert(1, 7), insert(2, 8), insert(3, 9), write.stream_stop()]
+    stream = [
+        write.stream_start(7),
+        write.streamed(RELATION, 7),
+        insert(1, 7),
+        insert(2, 8),
+        insert(3, 9),
+        write.stream_stop(),
+    ]
     stream += [write.stream_abort(7, 8), write.stream_start(7, first=False), insert(4, 7), write.stream_stop()]
     stream += [write.stream_abort(7, 9), write.stream_commit(7, 100, 105)]
     assert _rows(batches(stream)) == [(100, 0, 1), (100, 1, 4)]
@@ -164,9 +172,8 @@ except SourceError as exc:
 
 
 def test_a_full_disk_names_the_transaction_the_directory_and_the_remedy(tmp_path):
-    assert hasattr(resource, "RLIMIT_FSIZE")
-    root = Path(__file__).parents[3]
-    run = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True)
+    command, root = [sys.executable, "-c", FULL_DISK, str(tmp_path)], Path(__file__).parents[3]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     assert "cannot keep transaction" in run.stdout
     assert str(tmp_path) in run.stdout
     assert "make room" in run.stdout

@@ -62,7 +62,13 @@ def test_an_id_that_came_round_again_is_not_taken_for_the_old_one():
 
 def test_plain_comparison_of_short_ids_would_be_wrong_across_the_border():
     snapshot = Snapshot(EPOCH - 2, EPOCH + 5, frozenset({EPOCH + 3}))
-    assert [snapshot.sees(snapshot.widen(xid)) for xid in (EPOCH - 3, EPOCH - 1, 3, 4, 5)] == [True, True, False, True, False]
+    assert [snapshot.sees(snapshot.widen(xid)) for xid in (EPOCH - 3, EPOCH - 1, 3, 4, 5)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:2", "a:b:", "20:10:", "10:20:30", "10:20:5", "0:3:"])

@@ -7,7 +7,6 @@ are then cut out of the buffer in one go and cast to the column's Arrow type. Th
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow as pa
 from headwater.errors import DecodeError
 from headwater.postgres.replication.batch import Batch, Bytes, changes_per_message, tags_of
 from headwater.postgres.replication.messages import Relation, RelationColumn, Truncate
-from headwater.postgres.replication.pgoutput import decode
+from headwater.postgres.replication.pgoutput import decode, parse_relation, text_of
 from headwater.postgres.replication.protocol import POSTGRES_EPOCH
 from headwater.postgres.types import Types, from_text
 
@@ -80,15 +79,6 @@ def decode_columns(batch: Batch, types: Types) -> list[Group]:
         return []
     walk = _Walk(batch, types)
     return [*walk.row_groups(), *walk.truncates()]
-
-
-@lru_cache(maxsize=4096)
-def parse_relation(message: bytes) -> Relation:
-    """The relation that a Relation message describes."""
-    relation = decode(message)
-    if not isinstance(relation, Relation):
-        raise DecodeError("a Relation message was expected", message_type=chr(message[0]))
-    return relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +249,8 @@ class _Walk:
         try:
             cut.validate(full=True)
         except pa.ArrowInvalid:
-            raise DecodeError("a text in it is not UTF-8") from None
+            raw = cut.view(pa.binary()).to_pylist()
+            return pa.array([None if value is None else text_of(value) for value in raw], pa.string())
         return cut
 
     def _expect_new(self, at: Ints, ends: Ints, tag: str) -> None:

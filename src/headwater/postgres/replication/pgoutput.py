@@ -9,10 +9,11 @@ https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 import struct
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from headwater.errors import DecodeError
-from headwater.model import UNCHANGED, Lsn
+from headwater.model import UNCHANGED, Lsn, Unchanged
 from headwater.postgres.replication.messages import (
     Begin,
     BeginPrepare,
@@ -44,6 +45,8 @@ from headwater.postgres.replication.protocol import POSTGRES_EPOCH
 STREAMED_TAGS: Final = frozenset(b"RYIUDTM")
 
 _UINT8, _UINT16, _INT32, _UINT32 = (struct.Struct(form) for form in ("!B", "!H", "!i", "!I"))
+_TEXT: Final = ord("t")
+_NO_TEXT: Final[Mapping[int, Unchanged | None]] = {ord("n"): None, ord("u"): UNCHANGED}
 _UINT64, _INT64 = struct.Struct("!Q"), struct.Struct("!q")
 # The longest span datetime can hold beyond 2000 is far shorter than 63 bits of microseconds.
 _LATEST_MICROS = (datetime.max.replace(tzinfo=POSTGRES_EPOCH.tzinfo) - POSTGRES_EPOCH) // timedelta(microseconds=1)
@@ -116,16 +119,27 @@ class Reader:
         return raw
 
     def row(self) -> Tuple:
-        return tuple(self._column() for _ in range(self.uint16()))
-
-    def _column(self) -> Value:
-        match self.letter("ntu"):
-            case "n":
-                return None
-            case "u":
-                return UNCHANGED
-            case _:
-                return self.take(self.int32())
+        """The columns of a row; written out in one loop, since most of the time of decoding is spent here."""
+        data, at = self._data, self._position + 2
+        values: list[Value] = []
+        try:
+            for _ in range(self.uint16()):
+                kind = data[at]
+                if kind == _TEXT:
+                    start = at + 5
+                    at = start + _UINT32.unpack_from(data, at + 1)[0]
+                    if at > len(data):
+                        raise self.fail("a column leaves the message")
+                    values.append(data[start:at])
+                elif kind in _NO_TEXT:
+                    values.append(_NO_TEXT[kind])
+                    at += 1
+                else:
+                    raise self.fail(f"a column is of kind {chr(kind)!r}, neither text nor NULL nor unchanged")
+        except (IndexError, struct.error):
+            raise self.fail(f"it ends after {len(data)} bytes, in mid row") from None
+        self._position = at
+        return tuple(values)
 
     @property
     def at_end(self) -> bool:
@@ -152,6 +166,27 @@ def decode(data: bytes | memoryview, *, streamed: bool = False) -> PgoutputMessa
 def decode_subtransaction(data: bytes | memoryview) -> int:
     """The id of the (sub)transaction that wrote a message of a stream block."""
     return Reader(data).uint32()
+
+
+@lru_cache(maxsize=4096)
+def parse_relation(message: bytes) -> Relation:
+    """The relation that a Relation message, without a transaction id, describes."""
+    relation = decode(message)
+    if not isinstance(relation, Relation):
+        raise DecodeError("a Relation message was expected", message_type=chr(message[0]))
+    return relation
+
+
+def text_of(value: bytes) -> str:
+    """A value's text. Bytes that are not UTF-8 become `\\ooo`.
+
+    They come from a `"char"` above 127, which PostgreSQL 16 and later write that way themselves, and from databases whose
+    encoding is SQL_ASCII, where nobody knows what they mean.
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if byte < 128 else f"\\{byte:03o}" for byte in value)
 
 
 def _begin(reader: Reader) -> Begin:

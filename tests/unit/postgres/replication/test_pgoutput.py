@@ -2,6 +2,7 @@
 
 import os
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -95,7 +96,7 @@ def test_aborts_carry_a_position_since_protocol_4():
         (b"I" + struct.pack("!I", 1) + b"X", "'X' stands where"),
         (b"I" + struct.pack("!IcHci", 1, b"N", 1, b"t", 99) + b"short", "leaves the message"),
         (b"I" + struct.pack("!IcHci", 1, b"N", 1, b"t", -5), "leaves the message"),
-        (b"I" + struct.pack("!IcHc", 1, b"N", 1, b"b"), "'b' stands where"),
+        (b"I" + struct.pack("!IcHc", 1, b"N", 1, b"b"), "of kind 'b'"),
         (b"R" + struct.pack("!I", 1) + b"no end", "no end"),
         (b"R" + struct.pack("!I", 1) + b"\xff\0t\0d\0\0", "not UTF-8"),
         (b"T" + struct.pack("!IB", 2**31, 0), "in mid field"),
@@ -133,11 +134,7 @@ def mutated(draw) -> bytes:
 @pytest.mark.timeout(900 if os.environ.get("HEADWATER_LONG") else 60)
 @given(mutated(), st.booleans())
 def test_mutated_messages_decode_or_raise_decode_error_and_nothing_else(data, streamed):
-    try:
+    with suppress(DecodeError):
         decode(data, streamed=streamed)
-    except DecodeError:
-        pass
-    try:
+    with suppress(DecodeError):
         decode_subtransaction(data)
-    except DecodeError:
-        pass

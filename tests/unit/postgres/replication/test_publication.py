@@ -3,52 +3,18 @@
 import pytest
 
 from headwater.errors import IdentityMissing, SettingsError, SourceError
-from headwater.postgres.catalog import Table
 from headwater.postgres.replication.publication import (
     ALL_OPERATIONS,
     AddTables,
     Create,
     DropTables,
-    Found,
     Operation,
     Publication,
     SetOptions,
     choose_tables,
     plan,
 )
-
-
-def table(oid, name, **facts):
-    defaults = {
-        "schema": "public",
-        "kind": "r",
-        "persistence": "p",
-        "replica_identity": "d",
-        "row_security": False,
-        "visible": True,
-        "ancestors": [],
-        "key": ["id"],
-        "identity": ["id"],
-    }
-    return Table(oid=oid, name=name, **(defaults | facts))
-
-
-def found(*tables, **facts):
-    defaults = {
-        "owner": "me",
-        "is_owner": True,
-        "all_tables": False,
-        "inserts": True,
-        "updates": True,
-        "deletes": True,
-        "truncates": True,
-        "via_root": False,
-        "generated_columns": False,
-        "schemas": [],
-        "narrowed": [],
-    }
-    return Found(name="shop", tables=[each.oid for each in tables], **(defaults | facts))
-
+from tests.unit.postgres.values import published, table
 
 A, B, C = table(1, "a"), table(2, "b"), table(3, "c", schema="crm")
 WANTED = Publication(name="shop", tables=("a", "b"))
@@ -63,44 +29,44 @@ def test_a_missing_publication_is_made_whole():
 
 
 def test_nothing_is_done_when_it_fits():
-    assert steps(WANTED, found(A, B)) == ()
+    assert steps(WANTED, published(A, B)) == ()
 
 
 def test_missing_tables_are_added_and_surplus_ones_dropped():
-    assert steps(WANTED, found(B, C)) == (DropTables((C,)), AddTables((A,)))
+    assert steps(WANTED, published(B, C)) == (DropTables((C,)), AddTables((A,)))
 
 
 def test_a_table_with_a_row_filter_is_taken_out_and_put_in_whole():
-    assert steps(WANTED, found(A, B, narrowed=[A.oid])) == (DropTables((A,)), AddTables((A,)))
+    assert steps(WANTED, published(A, B, narrowed=[A.oid])) == (DropTables((A,)), AddTables((A,)))
 
 
 def test_operations_become_exactly_those_that_are_wanted():
     inserts = Publication(name="shop", tables=("a", "b"), operations=frozenset({Operation.INSERT}))
 
-    assert steps(inserts, found(A, B)) == (SetOptions(frozenset({Operation.INSERT}), False),)
+    assert steps(inserts, published(A, B)) == (SetOptions(frozenset({Operation.INSERT}), False),)
 
 
 def test_the_way_of_partitions_is_set():
     via_root = Publication(name="shop", tables=("a", "b"), via_root=True)
 
-    assert steps(via_root, found(A, B)) == (SetOptions(ALL_OPERATIONS, True),)
+    assert steps(via_root, published(A, B)) == (SetOptions(ALL_OPERATIONS, True),)
 
 
 def test_a_publication_of_all_tables_is_left_alone_when_it_covers_what_is_wanted():
     inserts = Publication(name="shop", tables=("a", "b"), operations=frozenset({Operation.INSERT}))
 
-    assert steps(inserts, found(all_tables=True)) == ()
+    assert steps(inserts, published(all_tables=True)) == ()
 
 
 def test_a_publication_of_all_tables_gets_the_operations_that_it_lacks():
-    lacking = found(all_tables=True, truncates=False)
+    lacking = published(all_tables=True, truncates=False)
 
     assert steps(WANTED, lacking) == (SetOptions(ALL_OPERATIONS, False),)
 
 
 def test_tables_in_a_schema_that_is_published_whole_need_no_more():
-    assert steps(WANTED, found(schemas=["public"])) == ()
-    assert steps(WANTED, found(schemas=["public"]), chosen=[A, C]) == (AddTables((C,)),)
+    assert steps(WANTED, published(schemas=["public"])) == ()
+    assert steps(WANTED, published(schemas=["public"]), chosen=[A, C]) == (AddTables((C,)),)
 
 
 def test_a_table_without_identity_is_refused_when_updates_are_published():

@@ -1,32 +1,16 @@
 """Which slots we can stream from, and which names a slot can bear."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.errors import SettingsError, SlotInvalidated, SlotMissing, SourceError
-from headwater.model import Lsn
-from headwater.postgres.replication.slot import Slot, check_slot_name, require_usable
+from headwater.postgres.replication.slot import check_slot_name, require_usable
+from tests.unit.postgres.values import SLOT
 
 
 def slot(**facts):
-    defaults = {
-        "name": "shop",
-        "plugin": "pgoutput",
-        "database": "shop",
-        "temporary": False,
-        "active": False,
-        "active_pid": None,
-        "restart_lsn": Lsn(1),
-        "confirmed_flush_lsn": Lsn(1),
-        "wal_status": "reserved",
-        "safe_wal_size": None,
-        "retained_bytes": 0,
-        "lag_bytes": 0,
-        "two_phase": False,
-        "failover": False,
-        "synced": False,
-        "invalidation_reason": None,
-    }
-    return Slot(**(defaults | facts))
+    return replace(SLOT, **facts)
 
 
 def test_a_slot_of_ours_is_usable():

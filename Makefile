@@ -1,0 +1,64 @@
+# The commands of Headwater; `make help` lists them. The work is in scripts/, so that each part can be read and run alone.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint format types bench docs lock clean
+
+# A Python of your choice (3.11 to 3.13), and whatever else a command should be given.
+PYTHON ?=
+ARGS ?=
+export PYTHON
+
+BIN := .venv/bin
+# What the tests need from Debian; everything else comes in wheels.
+DEBIAN_PACKAGES := rabbitmq-server postgresql-15
+BENCHMARKS := $(filter-out __init__ report,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
+# A HOME that is set but empty would send caches to the root directory; without one, the home of the account is used.
+ifeq ($(HOME),)
+unexport HOME
+endif
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with everything that development needs
+	@scripts/setup dev
+
+demo: ## Set up what the product needs and show it at work on private servers
+	@scripts/setup run
+	@$(BIN)/headwater demo $(ARGS)
+
+test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x" is passed on
+	@scripts/install-debian $(DEBIAN_PACKAGES)
+	@scripts/setup dev
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
+
+check: lint types test ## Lint, types, import order and tests: all that must pass before a commit
+
+lint: setup ## Check style, format and import order
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo
+
+format: setup ## Format the code and repair what the linter can repair
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+types: setup ## Check the types, strictly
+	@$(BIN)/mypy
+
+bench: ## Run one benchmark: make bench NAME=capture [QUICK=1]
+	@test -n "$(filter $(BENCHMARKS),$(NAME))" || { \
+	  echo "make bench needs NAME=..., one of: $(BENCHMARKS)" >&2; exit 2; }
+	@scripts/setup dev
+	@$(BIN)/python -m benchmarks.$(NAME) $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
+docs: setup ## Build the documentation into site/
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+lock: ## Lock the requirements again; ARGS=--upgrade takes the newest versions
+	@scripts/lock $(ARGS)
+
+clean: ## Remove all that these commands made: .venv, caches, site
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""One file, one question. Run one with `make bench NAME=...`; each ends with the line of `benchmarks.report`."""

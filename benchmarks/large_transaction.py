@@ -1,0 +1,42 @@
+"""The client of the memory figure: captures and decodes until a row of table `done` comes, then says what it took.
+
+Run by `benchmarks.capture` as a process of its own, so that its peak is nobody else's.
+"""
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from headwater.capture import Capture, CaptureSettings
+from headwater.postgres.replication import decode_columns
+from headwater.postgres.types import Types
+
+
+def main(url: str, slot: str, spill: str) -> None:
+    settings = CaptureSettings(url=url, slot=slot, publications=("bench",), spill_directory=Path(spill))
+    types, rows, sum_of_ids, done = Types.builtin(), 0, 0, False
+    with Capture(settings) as capture:
+        while not done:
+            batch = next(iter(capture))
+            for group in decode_columns(batch, types):
+                done = done or group.relation.name == "done"
+                if group.relation.name == "t" and group.after is not None:
+                    rows += len(group)
+                    sum_of_ids += pc.sum(group.after.column("id")).as_py()
+            if batch.end is not None:
+                capture.confirm(batch.end)
+        opened = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    seen = {
+        "rows": rows,
+        "sum_of_ids": sum_of_ids,
+        "open_spills": sum(path.startswith(spill) for path in opened),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    sys.stdout.write(json.dumps(seen) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,3 @@
+"""The command line: the only place where the concrete parts meet, and where the environment is read."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""`python -m headwater.cli` is the program `headwater`."""
+
+from headwater.cli.app import main
+
+main()

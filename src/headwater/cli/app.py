@@ -1,0 +1,99 @@
+"""The program `headwater`: its commands, and what becomes of an error, a signal or a closed pipe.
+
+A command is a function with typer's annotations and one line below.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from headwater import __version__
+from headwater.cli.check import check
+from headwater.cli.config import Format, Level, LogLevel
+from headwater.cli.demo import demo
+from headwater.cli.logs import configure
+from headwater.cli.signals import Stopped
+from headwater.cli.slots import slots
+from headwater.cli.tail import tail
+from headwater.cli.version import version
+from headwater.errors import HeadwaterError, SettingsError
+
+# The exit code of a process that SIGINT ended, as shells count it.
+_INTERRUPTED = 130
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+app.command()(check)
+app.command()(demo)
+app.add_typer(slots, name="slots")
+app.command()(tail)
+app.command()(version)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Headwater moves what happens in PostgreSQL to wherever it is needed, and loses none of it.
+
+    Results go to standard output, logs to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+
+    Examples:
+
+        headwater check 'public.*' --url postgresql://capture@db.example.com/shop
+        headwater --log-level debug slots
+    """
+    configure(log_level, log_format)
+
+
+def main() -> None:
+    """Run the program and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit code."""
+    try:
+        return _run(arguments)
+    except SettingsError as exc:
+        return _fail(exc, 2)
+    except HeadwaterError as exc:
+        return _fail(exc, 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Stopped:
+        return 0
+    except BrokenPipeError:
+        # Whoever read our output has enough; what is still buffered must not fail at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        app(arguments, prog_name="headwater")
+    except SystemExit as exc:
+        sys.stdout.flush()
+        return exc.code if isinstance(exc.code, int) else 0
+    return 0
+
+
+def _fail(error: HeadwaterError, code: int) -> int:
+    logger.debug("the command failed", exc_info=error)
+    typer.echo(f"error: {error}", err=True)
+    return code

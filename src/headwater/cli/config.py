@@ -1,0 +1,55 @@
+"""What the command line and the environment may set: the only place that names an environment variable of ours.
+
+Without a URL, libpq's own variables (PGHOST, PGUSER, PGPASSWORD, PGSERVICE, ...) and files count, as they do for psql.
+"""
+
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import typer
+
+
+class LogLevel(StrEnum):
+    """How much to log, from most to least."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Url: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="HEADWATER_URL",
+        metavar="URL",
+        show_default=False,
+        help="The database, as postgresql://user@host:5432/database or 'host=... dbname=...'. Whatever is open comes from "
+        "PGHOST, PGUSER, PGPASSWORD and the like; a password is best kept there or in ~/.pgpass.",
+    ),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Level: TypeAlias = Annotated[
+    LogLevel,
+    typer.Option(
+        "--log-level", envvar="HEADWATER_LOG_LEVEL", case_sensitive=False, help="How much to log, to standard error."
+    ),
+]
+Format: TypeAlias = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        envvar="HEADWATER_LOG_FORMAT",
+        case_sensitive=False,
+        show_default="text on a terminal, else json",
+        help="How log lines look.",
+    ),
+]

@@ -1,0 +1,119 @@
+"""The report for people, on standard output: the same text on a terminal and in a pipe, colours aside."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headwater.cli.demo.report import Report, Server, TableReport
+from headwater.cli.demo.view import KINDS, columns, number
+from headwater.cli.output import human_bytes
+
+# Room for the widest table, where no terminal says how wide it is.
+_PIPE_WIDTH = 110
+
+_NEXT: Final = (
+    ("headwater check 'public.*' --url URL", "see whether a database is fit for it"),
+    ("headwater tail 'public.*' --url URL", "follow its changes as they come"),
+    ("headwater demo --seconds 60", "again, for longer, or with --url URL"),
+    ("docs/quickstart.md", "read how to go on"),
+)
+
+
+def print_report(report: Report) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    with console.capture() as capture:
+        for part in _parts(report):
+            console.print(Padding(part, (1, 2, 0, 2)))
+    # Tables fill their lines up with blanks, which nobody wants in a file.
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _parts(report: Report) -> Iterator[Text | Table]:
+    yield Text.assemble(
+        ("Headwater", "bold cyan"),
+        f"  captured {report.changes:,} changes in {report.transactions_captured:,} transactions",
+    )
+    yield _captured(report.tables)
+    yield _compared(report.tables)
+    yield _facts(report)
+    yield _verdict(report)
+    yield _next()
+
+
+def _captured(tables: Sequence[TableReport]) -> Table:
+    shown = columns("captured", *KINDS.values())
+    for table in tables:
+        shown.add_row(table.name, *(number(table.captured[op]) for op in KINDS))
+    return shown
+
+
+def _compared(tables: Sequence[TableReport]) -> Table:
+    shown = columns("row by row", "equal", "missing", "extra", "different")
+    for table in tables:
+        rows = table.comparison
+        shown.add_row(table.name, number(rows.equal), *map(_wrong, (rows.missing, rows.extra, rows.different)))
+    return shown
+
+
+def _facts(report: Report) -> Table:
+    large, undone = report.largest, report.rolled_back
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_row("server", f"PostgreSQL {report.server.version}, {_place(report.server)}")
+    facts.add_row("transactions", f"{report.transactions_written:,} committed, {report.transactions_captured:,} captured")
+    facts.add_row(
+        "rolled back",
+        f"{undone['transactions']:,} transactions, {undone['savepoints']:,} savepoints, {undone['rows']:,} rows"
+        f"{'; none captured' if report.is_equal else ''}",
+    )
+    facts.add_row(
+        "largest transaction",
+        f"{large.changes:,} rows at {large.per_second:,.0f} rows/s, in {large.seconds_after_commit:.1f} s after commit",
+    )
+    facts.add_row(
+        "commit to captured",
+        f"median {_time(report.latency_median_ms)}, 99 % within {_time(report.latency_p99_ms)} (waiting for the largest)",
+    )
+    facts.add_row("unchanged TOAST", f"{report.kept_values:,} large values not in the updates, kept as they were")
+    facts.add_row(
+        "WAL",
+        f"{human_bytes(report.wal.written)} written, {human_bytes(report.wal.unconfirmed)} unconfirmed, "
+        f"up to {human_bytes(report.wal.peak_retained)} kept for the slot",
+    )
+    facts.add_row("took", f"{report.seconds:.1f} s, all in")
+    return facts
+
+
+def _place(server: Server) -> str:
+    return "private, stopped and removed again" if server.is_private else server.name
+
+
+def _verdict(report: Report) -> Text:
+    if report.is_equal:
+        rows = sum(table.comparison.equal for table in report.tables)
+        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and replica."
+        return Text(text, style="bold green")
+    return Text("\n".join(["The replica is NOT equal to the source:", *report.differences]), style="bold red")
+
+
+def _next() -> Table:
+    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column("try next", style="cyan", no_wrap=True)
+    shown.add_column("")
+    for command, what in _NEXT:
+        shown.add_row(command, what)
+    return shown
+
+
+def _wrong(count: int) -> Text:
+    return Text(f"{count:,}", style="bold red" if count else "green")
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.2f} s"

@@ -1,0 +1,198 @@
+-- name: lock_demo
+-- Held for the length of the session: two demos in one database would write into each other's tables.
+select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('headwater demo', 0)) as held;
+
+-- name: find_existing
+-- What bears our names already; what a demo has made says so in its comment.
+select 'schema' as kind,
+       coalesce(pg_catalog.obj_description(namespace.oid, 'pg_namespace') = 'made by headwater demo', false) as is_ours
+  from pg_catalog.pg_namespace as namespace
+ where namespace.nspname = 'headwater_demo'
+ union all
+select 'publication' as kind,
+       coalesce(pg_catalog.obj_description(publication.oid, 'pg_publication') = 'made by headwater demo', false) as is_ours
+  from pg_catalog.pg_publication as publication
+ where publication.pubname = 'headwater_demo';
+
+-- name: create_schema
+-- A small shop, one table for each thing that capture must get right: a key that changes and an array (customer), an enum
+-- and JSON (orders), a value too large for its row (document), a whole old row in the WAL (cart), volume (reading).
+create schema headwater_demo;
+comment on schema headwater_demo is 'made by headwater demo';
+create sequence headwater_demo.number;
+create type headwater_demo.order_status as enum ('placed', 'paid', 'shipped');
+create table headwater_demo.customer (
+    email text primary key,
+    name text not null,
+    balance numeric(12, 2) not null,
+    tags text[],
+    since timestamptz not null
+);
+create table headwater_demo.orders (
+    id bigint primary key,
+    customer text not null,
+    status headwater_demo.order_status not null,
+    amount numeric not null,
+    details jsonb,
+    placed_at timestamptz not null
+);
+create table headwater_demo.document (
+    id bigint primary key,
+    title text not null,
+    revision int not null,
+    body text not null
+);
+alter table headwater_demo.document alter column body set storage external;
+create table headwater_demo.cart (
+    session bigint,
+    item int,
+    quantity int not null,
+    note text,
+    primary key (session, item)
+);
+alter table headwater_demo.cart replica identity full;
+create table headwater_demo.reading (
+    id bigint primary key,
+    sensor int not null,
+    value double precision not null,
+    taken_at timestamptz not null,
+    note text
+);
+
+-- name: mark_publication
+-- By this the next demo knows what an earlier one has left behind.
+comment on publication headwater_demo is 'made by headwater demo';
+
+-- name: drop_publication
+-- The tables stay as they are.
+drop publication if exists headwater_demo;
+
+-- name: drop_schema
+-- Piece by piece: what somebody else has built on it stops this, instead of going with it.
+drop table if exists
+    headwater_demo.customer,
+    headwater_demo.orders,
+    headwater_demo.document,
+    headwater_demo.cart,
+    headwater_demo.reading;
+drop type if exists headwater_demo.order_status;
+drop sequence if exists headwater_demo.number;
+drop schema if exists headwater_demo;
+
+-- name: read_clock
+-- The server's time, in which commits are stamped.
+select pg_catalog.clock_timestamp() as now;
+
+-- name: set_forms
+-- The forms in which psycopg can read what a table holds, whatever the server's or the role's defaults are.
+set datestyle = 'ISO';
+set timezone = 'UTC';
+set extra_float_digits = 1;
+
+-- name: read_rows
+-- A table as it is.
+select {columns}
+  from {table};
+
+-- name: add_customers
+-- An array with a NULL, and with all that must be quoted in one; sometimes none at all.
+insert into headwater_demo.customer (email, name, balance, tags, since)
+select 'customer' || nextval('headwater_demo.number') || '@example.com',
+       (array['Ada', 'Barbara', 'Edsger', 'Grace', 'Leslie', 'Tony'])[1 + floor(random() * 6)],
+       (random() * 1000)::numeric(12, 2),
+       case when random() < 0.8 then array['new', null, 'with "quotes", commas'] end,
+       clock_timestamp()
+  from generate_series(1, %(count)s);
+
+-- name: pay
+-- An update that leaves the key alone.
+update headwater_demo.customer as customer
+   set balance = customer.balance + (random() * 100)::numeric(12, 2)
+ where customer.email in (select email from headwater_demo.customer order by random() limit %(count)s);
+
+-- name: change_email
+-- The key itself changes.
+update headwater_demo.customer as customer
+   set email = 'customer' || nextval('headwater_demo.number') || '@example.com'
+ where customer.email = (select email from headwater_demo.customer order by random() limit 1);
+
+-- name: remove_customers
+-- Of a deleted row the WAL holds the key.
+delete from headwater_demo.customer as customer
+ where customer.email in (select email from headwater_demo.customer order by random() limit %(count)s);
+
+-- name: place_orders
+-- An enum, a numeric of any scale, and JSON, with a NULL inside of it.
+insert into headwater_demo.orders (id, customer, status, amount, details, placed_at)
+select nextval('headwater_demo.number'),
+       'customer' || floor(random() * 100),
+       'placed',
+       (random() * 500)::numeric,
+       jsonb_build_object('item', floor(random() * 50), 'note', case when random() < 0.2 then 'ring twice' end),
+       clock_timestamp()
+  from generate_series(1, %(count)s);
+
+-- name: advance_orders
+-- Each order takes its next status.
+update headwater_demo.orders as orders
+   set status = case orders.status when 'placed' then 'paid' else 'shipped' end::headwater_demo.order_status
+ where orders.id in (select id from headwater_demo.orders order by random() limit %(count)s);
+
+-- name: remove_orders
+-- The oldest, so that the table does not grow for ever.
+delete from headwater_demo.orders as orders
+ where orders.id in (select id from headwater_demo.orders order by id limit %(count)s);
+
+-- name: write_documents
+-- A body of 6,400 characters, which the server stores outside of its row.
+insert into headwater_demo.document (id, title, revision, body)
+select nextval('headwater_demo.number'),
+       'A document',
+       1,
+       (select string_agg(md5(random()::text), '') from generate_series(1, 200))
+  from generate_series(1, %(count)s);
+
+-- name: retitle_documents
+-- The body stays as it is, so the WAL does not hold it again.
+update headwater_demo.document as document
+   set title = 'Seen ' || document.revision || ' times', revision = document.revision + 1
+ where document.id in (select id from headwater_demo.document order by random() limit %(count)s);
+
+-- name: rewrite_documents
+-- Now the WAL holds the body again.
+update headwater_demo.document as document
+   set body = (select string_agg(md5(random()::text), '') from generate_series(1, 200))
+ where document.id in (select id from headwater_demo.document order by random() limit %(count)s);
+
+-- name: remove_documents
+-- The body goes too.
+delete from headwater_demo.document as document
+ where document.id in (select id from headwater_demo.document order by random() limit %(count)s);
+
+-- name: fill_cart
+-- A key of two columns.
+insert into headwater_demo.cart (session, item, quantity, note)
+select session.number, item, 1 + floor(random() * 5), case when item = 1 then 'first' end
+  from nextval('headwater_demo.number') as session (number)
+ cross join generate_series(1, %(count)s) as item;
+
+-- name: change_cart
+-- The WAL holds the whole old row.
+update headwater_demo.cart as cart
+   set quantity = cart.quantity + 1
+ where (cart.session, cart.item) in (select session, item from headwater_demo.cart order by random() limit %(count)s);
+
+-- name: empty_cart
+-- The WAL holds the whole old row here too.
+delete from headwater_demo.cart as cart
+ where (cart.session, cart.item) in (select session, item from headwater_demo.cart order by random() limit %(count)s);
+
+-- name: truncate_cart
+-- All rows at once, and none of them in the WAL.
+truncate headwater_demo.cart;
+
+-- name: write_readings
+-- A stretch of the large transaction.
+insert into headwater_demo.reading (id, sensor, value, taken_at, note)
+select id, mod(id, 50), random(), clock_timestamp(), md5(id::text)
+  from generate_series(%(first)s::bigint, %(last)s::bigint) as id;

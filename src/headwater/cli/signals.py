@@ -1,0 +1,33 @@
+"""SIGTERM as a clean stop: the first one asks, the second one ends the process at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stopped(BaseException):
+    """SIGTERM came; not an `Exception`, so that nothing but `main`, and `finally`, takes notice."""
+
+
+@contextmanager
+def stop_on_sigterm(*, interrupt: bool = False) -> Iterator[threading.Event]:
+    """Within it, the first SIGTERM sets the event, and with `interrupt` also raises `Stopped` in the main thread.
+
+    A loop that looks at the event drains at a place of its choosing; `interrupt` is for code that waits without looking. A
+    second SIGTERM has its default effect. Leave `main` with an exit code of 0 by returning, or by `Stopped`.
+    """
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stopping.set()
+        if interrupt:
+            raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGTERM, before)

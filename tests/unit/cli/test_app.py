@@ -1,0 +1,145 @@
+"""What becomes of arguments, errors, signals and closed pipes; no server needed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from headwater import __version__
+from headwater.cli import app as program
+from headwater.cli.signals import Stopped
+from headwater.errors import ConnectionLost, SettingsError
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """The program with a command `fail` that raises what it is told to."""
+
+    def install(raised):
+        app = typer.Typer(pretty_exceptions_enable=False)
+        app.callback()(program.options)
+
+        @app.command()
+        def fail():
+            raise raised
+
+        monkeypatch.setattr(program, "app", app)
+        return program.run
+
+    return install
+
+
+def test_an_error_of_ours_is_one_line_and_exit_code_1(failing, capsys):
+    assert failing(ConnectionLost("no connection to x; check it"))(["fail"]) == 1
+
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "error: no connection to x; check it\n")
+
+
+def test_wrong_configuration_is_exit_code_2(failing, capsys):
+    assert failing(SettingsError("odd; correct it"))(["fail"]) == 2
+    assert capsys.readouterr().err == "error: odd; correct it\n"
+
+
+def test_the_traceback_of_an_error_is_logged_at_debug_level(failing, capsys):
+    assert failing(ConnectionLost("gone"))(["--log-level", "debug", "fail"]) == 1
+
+    log, error = capsys.readouterr().err.splitlines()
+    assert "Traceback" in json.loads(log)["exception"]
+    assert error == "error: gone"
+
+
+def test_an_interrupt_is_quiet_and_exit_code_130(failing, capsys):
+    assert failing(KeyboardInterrupt())(["fail"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_stop_by_sigterm_is_exit_code_0(failing, capsys):
+    assert failing(Stopped())(["fail"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["version", "--nonsense"], ["--log-level", "loud", "version"]])
+def test_wrong_usage_is_exit_code_2_and_goes_to_standard_error(arguments, capsys):
+    assert program.run(arguments) == 2
+
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Usage: headwater" in output.err
+
+
+def test_a_malformed_url_is_refused_without_repeating_it(capsys):
+    assert program.run(["check", "--url", "postgresql://me:hunter2 hunter3@/"]) == 2
+
+    output = capsys.readouterr()
+    assert "connection string is malformed" in output.err
+    assert "hunter" not in output.err
+
+
+def test_options_of_slots_list_are_not_lost_when_they_stand_before_it(capsys):
+    assert program.run(["slots", "--url", "postgresql://example.com/x", "list"]) == 2
+    assert "stand after it" in capsys.readouterr().err
+
+
+def test_the_log_level_comes_from_the_environment_too(failing, capsys, monkeypatch):
+    monkeypatch.setenv("HEADWATER_LOG_LEVEL", "DEBUG")
+
+    assert failing(ConnectionLost("gone"))(["fail"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_version_is_text_or_json(capsys):
+    assert program.run(["version"]) == 0
+    assert capsys.readouterr().out.startswith(f"headwater {__version__} (Python ")
+
+    assert program.run(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["headwater"] == __version__
+
+    assert program.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["slots"], ["slots", "list"], ["slots", "drop"], ["version"]])
+def test_every_command_explains_itself(command, capsys):
+    assert program.run([*command, "--help"]) == 0
+    assert "Usage: headwater" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["slots"], ["slots", "drop"]])
+def test_help_teaches_by_examples(command, capsys):
+    program.run([*command, "--help"])
+    assert "Examples:" in capsys.readouterr().out
+
+
+def headwater(*arguments, **options):
+    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_reader_that_has_enough_causes_no_noise():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", "version", "--json"]
+
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_ctrl_c_while_waiting_for_a_server_is_quiet():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        process = headwater("slots", "--url", f"postgresql://me@127.0.0.1:{port}/x?sslmode=disable&gssencmode=disable")
+        waiting, _ = silent.accept()
+        waiting.recv(8)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+        waiting.close()
+
+    assert (process.returncode, output, errors) == (130, "", "")

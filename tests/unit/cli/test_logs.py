@@ -1,0 +1,66 @@
+"""Log lines for people and for programs."""
+
+import io
+import json
+import logging
+
+from headwater.cli.config import LogFormat, LogLevel
+from headwater.cli.logs import configure
+
+logger = logging.getLogger("headwater.test")
+
+
+def logged(style, level=LogLevel.INFO, **extra):
+    stream = io.StringIO()
+    configure(level, style, stream)
+    logger.debug("too little to be worth a word")
+    logger.warning("slot %s lags", "shop", extra=extra)
+    return stream.getvalue()
+
+
+def test_text_has_level_logger_message_and_facts():
+    line = logged(LogFormat.TEXT, slot="shop", lsn="0/1")
+
+    assert line.split(" ", 1)[1] == "warning headwater.test: slot shop lags slot=shop lsn=0/1\n"
+
+
+def test_json_is_one_object_a_line_with_the_facts_as_fields():
+    line = json.loads(logged(LogFormat.JSON, slot="shop"))
+
+    assert line.pop("time").endswith("+00:00")
+    assert line == {"level": "warning", "logger": "headwater.test", "message": "slot shop lags", "slot": "shop"}
+
+
+def test_json_carries_a_traceback_on_the_same_line():
+    stream = io.StringIO()
+    configure(LogLevel.ERROR, LogFormat.JSON, stream)
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        logger.exception("failed")
+
+    assert "ValueError: odd" in json.loads(stream.getvalue())["exception"]
+
+
+def test_debug_shows_everything():
+    assert "too little" in logged(LogFormat.TEXT, LogLevel.DEBUG)
+
+
+def test_what_is_below_the_level_is_not_shown():
+    assert logged(LogFormat.TEXT, LogLevel.ERROR) == ""
+
+
+def test_without_a_style_a_stream_that_is_no_terminal_gets_json():
+    assert logged(None).startswith("{")
+
+
+def test_without_a_style_a_terminal_gets_text():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    configure(LogLevel.INFO, None, stream)
+    logger.info("hello")
+
+    assert stream.getvalue().endswith("info headwater.test: hello\n")
