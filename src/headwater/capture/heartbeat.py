@@ -53,7 +53,10 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop, waiting a moment for it to hang up; a commit that hangs is left to end with its connection."""
         self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1)
 
     def _run(self) -> None:
         interval = self._settings.heartbeat_interval.total_seconds()
