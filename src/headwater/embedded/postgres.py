@@ -71,7 +71,8 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
+        # These servers have no TLS, whatever PGSSLMODE asks of others.
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres?sslmode=disable"
 
     @property
     def bin_directory(self) -> Path:

@@ -28,7 +28,7 @@ def test_a_database_is_dropped_with_all_that_a_test_left_in_it(any_postgres):
         name = ask(url, "select current_database()")
         ask(url, "select pg_create_logical_replication_slot('idle', 'pgoutput')")
         ask(url, "select pg_create_logical_replication_slot('read', 'pgoutput')")
-        reader = pq.PGconn.connect(f"{url}?replication=database".encode())
+        reader = pq.PGconn.connect(f"{url}&replication=database".encode())
         command = b"START_REPLICATION SLOT read LOGICAL 0/0 (proto_version '1', publication_names 'p')"
         assert reader.exec_(command).status == pq.ExecStatus.COPY_BOTH
         open_connection = psycopg.connect(url)

@@ -97,7 +97,7 @@ def test_a_server_listens_on_this_machine_only(postgres18):
     assert listening == [("127.0.0.1", postgres18.port)]
 
 
-@pytest.mark.parametrize("replication", ["", "?replication=database"])
+@pytest.mark.parametrize("replication", ["", "&replication=database"])
 def test_nobody_comes_in_without_the_password(postgres18, replication):
     right = urlsplit(postgres18.url)
     for netloc in (f"postgres:wrong@127.0.0.1:{postgres18.port}", f"postgres@127.0.0.1:{postgres18.port}"):
@@ -186,7 +186,7 @@ def test_a_reader_that_reads_no_more_does_not_hold_up_the_stop(lasting):
         execute(server.url, "create table much (t text); create publication p for table much")
         execute(server.url, "select pg_create_logical_replication_slot('s', 'pgoutput')")
         execute(server.url, "insert into much select repeat('x', 1000) from generate_series(1, 50000)")
-        reader = pq.PGconn.connect(f"{server.url}?replication=database".encode())
+        reader = pq.PGconn.connect(f"{server.url}&replication=database".encode())
         command = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')"
         assert reader.exec_(command).status == pq.ExecStatus.COPY_BOTH
         pid = server.pid
