@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 from typing import Self
 
 from psycopg import sql
@@ -24,7 +24,7 @@ from headwater.capture.statements import missing_publications
 from headwater.errors import HeadwaterError, SlotActive, SourceError
 from headwater.model import Lineage, Lsn
 from headwater.postgres.backoff import Backoff
-from headwater.postgres.connect import connect_sync
+from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.protocol import Keepalive
 from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
@@ -63,7 +63,9 @@ class Capture:
         self._thread = Thread(target=self._run, name=f"capture {settings.slot}", daemon=True)
         self._heartbeat = Heartbeat(settings, self._arrived)
         self._stopping = Event()
-        self._reported = Event()
+        self._report_wanted = Event()
+        self._reported = Condition()
+        self._reports, self._reported_position = 0, Lsn(0)
         self._idle: _IdlePoint | None = None
         self._next_status = 0.0
         self._lineage: Lineage | None = None
@@ -107,10 +109,14 @@ class Capture:
 
     def report(self, timeout_seconds: float = 10) -> bool:
         """Report what is confirmed to the server now; returns whether that was done in time."""
-        self._reported.clear()
-        self._next_status = 0.0
-        self._wake()
-        return self._reported.wait(timeout_seconds)
+        with self._reported:
+            before, wanted = self._reports, self._buffer.confirmed
+            self._report_wanted.set()
+            self._wake()
+            # A report that was under way already may have left out what was confirmed last.
+            return self._reported.wait_for(
+                lambda: self._reports > before and self._reported_position >= wanted, timeout_seconds
+            )
 
     def stop(self) -> None:
         """Stop reading and close the socket. What was not confirmed will come again."""
@@ -173,29 +179,33 @@ class Capture:
     def _on_keepalive(self, keepalive: Keepalive) -> None:
         self._idle = _IdlePoint(keepalive.wal_end, self._buffer.put_end)
         if keepalive.reply_requested:
-            self._next_status = 0.0
+            self._report_wanted.set()
 
     def _report(self, stream: ReplicationStream) -> None:
         """Tell the server what is confirmed, if it is time to."""
         now = time.monotonic()
-        if now < self._next_status:
+        if now < self._next_status and not self._report_wanted.is_set():
             return
+        self._report_wanted.clear()
         if self._idle is not None and self._buffer.confirmed >= self._idle.after:
             self._buffer.confirm(self._idle.wal_end)
-        stream.send_status(self._buffer.confirmed, self.received)
+        confirmed = self._buffer.confirmed
+        stream.send_status(confirmed, self.received)
         interval = self._settings.status_interval.total_seconds()
         timeout = stream.sender_timeout.total_seconds()
         self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)
-        self._reported.set()
+        with self._reported:
+            self._reports, self._reported_position = self._reports + 1, confirmed
+            self._reported.notify_all()
 
     def _report_last(self) -> None:
         """What was confirmed since the last report should not come again after an orderly stop."""
         if self._stream is not None:
-            self._next_status = 0.0
+            self._report_wanted.set()
             self._report(self._stream)
 
     def _seconds_to_status(self) -> float:
-        return self._next_status - time.monotonic()
+        return 0 if self._report_wanted.is_set() else self._next_status - time.monotonic()
 
     def _open_patiently(self) -> ReplicationStream:
         """Open the stream; wait for a slot that is still active, and after a break for a server that is away."""
@@ -228,7 +238,7 @@ class Capture:
 
     def _check_source(self) -> None:
         """Refuse what the server would refuse late, or would pass over in silence."""
-        with closing(connect_sync(self._settings.url)) as connection:
+        with translated(self._settings.url), closing(connect_sync(self._settings.url)) as connection:
             if not self._settings.temporary:
                 slot = find_slot(connection, self._settings.slot)
                 require_usable(slot, self._settings.slot, connection.info.dbname)

@@ -129,17 +129,17 @@ class ReplicationStream:
 
     def read(self, timeout_seconds: float, max_bytes: int) -> Received:
         """The messages that are there, waiting for the first at most `timeout_seconds`; may be empty."""
-        received = self._buffered(max_bytes)
-        if received.messages or received.keepalive:
-            return received
-        if self._breathe:
-            time.sleep(_BREATH_SECONDS)
-        self.wait(timeout_seconds)
         try:
+            received = self._buffered(max_bytes)
+            if received.messages or received.keepalive:
+                return received
+            if self._breathe:
+                time.sleep(_BREATH_SECONDS)
+            self.wait(timeout_seconds)
             self._pgconn.consume_input()
+            received = self._buffered(max_bytes)
         except psycopg.OperationalError as exc:
             raise self._lost(str(exc)) from exc
-        received = self._buffered(max_bytes)
         self._breathe = 0 < len(received.messages) < _SHORT_READ
         return received
 
