@@ -1,8 +1,8 @@
 """Records what pgoutput sends for the scenarios in `pgoutput/*.sql`, on every server version that is here.
 
-Run as `python -m tests.data.record` after adding a scenario. A scenario is set up, a slot is made, the paragraphs behind
-the line `-- recorded from here` are executed one by one, and the slot is read to its end. The messages go, length first, to
-`<scenario>-<version>.bin.gz`.
+Run as `python -m tests.data.record` after adding a scenario. A script is set up, a slot is made, the paragraphs behind the
+line `-- recorded from here` are executed one by one, and the slot is read to its end, once for each way that the script says
+it is to be read. The messages go, length first, to `<scenario>-<version>.bin.gz`.
 """
 
 import gzip
@@ -20,6 +20,8 @@ from tests.servers import fresh_database, postgres_settings
 
 FOLDER = Path(__file__).parent / "pgoutput"
 VERSIONS = (15, 16, 18)
+# `-- read as streamed since 15: proto_version=2 streaming=on`
+_READ_AS = re.compile(r"^-- read as (?P<name>\w+) since (?P<since>\d+): (?P<options>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,25 @@ class Scenario:
     steps: tuple[str, ...]
     options: dict[str, str]
     since: int
-    two_phase: bool
 
     @classmethod
-    def read(cls, path: Path) -> "Scenario":
+    def read(cls, path: Path) -> "list[Scenario]":
+        """The scenarios of a script: one for each way in which its notes say that it is to be read."""
         text = path.read_text(encoding="utf-8")
         setup, recorded = text.split("-- recorded from here\n")
-        options = dict(pair.split("=") for pair in re.findall(r"\w+=\w+", _note(text, "options")))
         steps = tuple(step.strip() for step in recorded.split("\n\n") if step.strip())
-        return cls(path.stem, setup, steps, options, int(_note(text, "from") or 15), "two_phase" in _note(text, "slot"))
+        return [
+            cls(found["name"], setup, steps, dict(pair.split("=") for pair in found["options"].split()), int(found["since"]))
+            for found in _READ_AS.finditer(text)
+        ]
 
     @property
-    def streamed(self) -> bool:
-        return self.options.get("streaming", "off") != "off"
+    def two_phase(self) -> bool:
+        return self.options.get("two_phase") == "on"
 
 
 def scenarios() -> list[Scenario]:
-    return [Scenario.read(path) for path in sorted(FOLDER.glob("*.sql"))]
+    return [scenario for path in sorted(FOLDER.glob("*.sql")) for scenario in Scenario.read(path)]
 
 
 def recordings() -> list[tuple[Scenario, int]]:
@@ -74,6 +78,7 @@ def record(url: str, scenario: Scenario) -> list[bytes]:
     with ReplicationConnection(url) as replication:
         # The smallest there is, so that little is enough to have a transaction streamed.
         replication.command("set logical_decoding_work_mem = '64kB'")
+        # The option of the stream is given when the slot is made, too: the recording holds what was prepared before.
         two_phase = ", TWO_PHASE" if scenario.two_phase else ""
         replication.command(f"CREATE_REPLICATION_SLOT recorder TEMPORARY LOGICAL pgoutput (SNAPSHOT 'nothing'{two_phase})")
         for step in scenario.steps:
@@ -89,11 +94,6 @@ def record(url: str, scenario: Scenario) -> list[bytes]:
                 stream.close()
                 connection.close()
                 return messages
-
-
-def _note(text: str, name: str) -> str:
-    found = re.search(rf"^-- {name}: (.*)$", text, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def _unframed(data: bytes) -> Iterator[bytes]:

@@ -1,6 +1,5 @@
 -- Two-phase commit in protocol 3: prepared, then committed or rolled back; also one that is streamed first.
--- options: proto_version=3 streaming=on
--- slot: two_phase
+-- read as prepared since 15: proto_version=3 streaming=on two_phase=on
 create table p (id int primary key, v text);
 create publication recorded for table p;
 -- recorded from here

@@ -1,5 +1,5 @@
 -- Every kind of row change, in protocol 1: identities, NULLs, large columns, key changes, truncates, messages, an origin.
--- options: proto_version=1 messages=true
+-- read as rows since 15: proto_version=1 messages=true
 create table item (id int primary key, name text, big text, price numeric(8,2));
 alter table item alter column big set storage external;
 create table part (a int, b text, note text, primary key (a, b));

@@ -1,5 +1,5 @@
 -- A table that changes its shape between and within transactions, and types of the user's own.
--- options: proto_version=1
+-- read as schema since 15: proto_version=1
 create type mood as enum ('sad', 'ok');
 create domain positive as int check (value > 0);
 create type pair as (x int, y text);

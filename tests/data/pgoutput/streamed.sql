@@ -1,5 +1,7 @@
--- Transactions that are sent while in progress, in protocol 2: subtransactions aborted and kept, an abort, one in between.
--- options: proto_version=2 streaming=on messages=true
+-- Large transactions, sent while in progress or whole: subtransactions aborted and kept, an abort, one in between.
+-- read as streamed since 15: proto_version=2 streaming=on messages=true
+-- read as parallel since 16: proto_version=4 streaming=parallel messages=true
+-- read as unstreamed since 15: proto_version=1 messages=true
 create table s (id int primary key, v text);
 create publication recorded for table s;
 -- recorded from here
