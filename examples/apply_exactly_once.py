@@ -4,8 +4,6 @@ The position of the last change is kept in the target and committed together wit
 is at or before that position, and is left out. Run it with `python examples/apply_exactly_once.py`.
 """
 
-# ruff: noqa: T201 - an example prints what it shows
-
 from collections.abc import Iterable
 from typing import Literal
 from urllib.parse import urlsplit

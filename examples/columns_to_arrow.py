@@ -3,8 +3,6 @@
 Starts a private PostgreSQL, writes to it, and reads the changes back. Run it with `python examples/columns_to_arrow.py`.
 """
 
-# ruff: noqa: T201 - an example prints what it shows
-
 from collections import defaultdict
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Starts a private PostgreSQL, writes to it, and reads the changes back. Run it with `python examples/follow_a_table.py`.
 """
 
-# ruff: noqa: T201 - an example prints what it shows
-
 from headwater.capture import Capture, CaptureSettings, CatalogTypes, emit_mark
 from headwater.embedded import EmbeddedPostgres
 from headwater.model import Change, Lsn

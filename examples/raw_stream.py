@@ -3,8 +3,6 @@
 Starts a private PostgreSQL, writes to it, and reads the messages back. Run it with `python examples/raw_stream.py`.
 """
 
-# ruff: noqa: T201 - an example prints what it shows
-
 from contextlib import closing
 
 from headwater.embedded import EmbeddedPostgres

@@ -33,7 +33,7 @@ class SlotMissing(SourceError):
     """No replication slot has the wanted name."""
 
     def __init__(self, slot: str) -> None:
-        super().__init__(f"replication slot {slot!r} does not exist; create it, or run `headwater slots` to see which do")
+        super().__init__(f"replication slot {slot!r} does not exist; run `headwater slots` to see which do, or create one")
         self.slot = slot
 
 

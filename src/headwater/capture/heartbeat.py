@@ -12,11 +12,11 @@ from threading import Event, Thread
 import psycopg
 
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.statements import HEARTBEAT_PREFIX, emit_heartbeat, wal_position
+from headwater.capture.statements import HEARTBEAT_PREFIX, commit_locally, emit_heartbeat, wal_position
 from headwater.errors import HeadwaterError, SourceError
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import Connection, connect_sync
-from headwater.postgres.statements import fetch_sync
+from headwater.postgres.statements import execute_sync, fetch_sync
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class Heartbeat:
                 _log.warning("no heartbeat: %s", exc, extra={"slot": self._settings.slot})
 
     def _beat_until_stopped(self, interval: float) -> None:
-        with closing(connect_sync(self._settings.url, options="-c synchronous_commit=local")) as connection:
+        with closing(connect_sync(self._settings.url)) as connection:
+            execute_sync(connection, commit_locally())
             self.beat(connection)
             while not self._stopping.wait(interval):
                 self.beat(connection)

@@ -221,7 +221,8 @@ class Capture:
                     raise
                 _log.info("%s; trying again", exc, extra={"slot": self._settings.slot})
                 failures += 1
-                self._stopping.wait(Backoff().after(failures, random.random()).total_seconds())
+                left = deadline - time.monotonic() if isinstance(exc, SlotActive) else float("inf")
+                self._stopping.wait(min(left, Backoff().after(failures, random.random()).total_seconds()))
 
     def _open(self) -> ReplicationStream:
         self._check_source()
@@ -250,11 +251,13 @@ class Capture:
                 )
 
     def _check_lineage(self, lineage: Lineage) -> None:
-        known = self._lineage
-        if known is not None and known.system_identifier != lineage.system_identifier:
+        """Go on only where the history that we have read goes on, or changes would be skipped unseen."""
+        read = max(self._buffer.put_end, self._buffer.confirmed)
+        if self._lineage is not None and not lineage.continues(self._lineage, read):
             raise SourceError(
-                f"the server behind slot {self._settings.slot!r} is another one now (system identifier "
-                f"{lineage.system_identifier}, was {known.system_identifier}); point the URL back, or start anew"
+                f"the server behind slot {self._settings.slot!r} does not hold what was captured before {read} (system "
+                f"{lineage.system_identifier}, timeline {lineage.timeline}): another server, or a standby that lagged when "
+                "it was promoted; point the URL back, or drop the slot and start anew"
             )
         self._lineage = lineage
 

@@ -39,8 +39,9 @@ class CaptureSettings:
     # Far above what an idle server writes by itself (checkpoints, running transactions), so that a heartbeat never
     # answers another one, and far below what anybody would mind to retain.
     heartbeat_bytes: int = 1 * MIB
-    # How long to wait for a slot whose last reader has just died.
-    slot_patience: timedelta = timedelta(seconds=30)
+    # How long to wait for a slot whose last reader has just died: the server keeps one that fell silent for
+    # wal_sender_timeout, a minute by default.
+    slot_patience: timedelta = timedelta(seconds=90)
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)

@@ -19,6 +19,11 @@ def emit_heartbeat() -> Statement[Lsn]:
     return SQL["emit_heartbeat"].bind(Lsn, prefix=HEARTBEAT_PREFIX)
 
 
+def commit_locally() -> Statement[None]:
+    """For the session: commits wait for no standby."""
+    return SQL["commit_locally"].compose()
+
+
 def missing_publications(names: tuple[str, ...]) -> Statement[str]:
     """A row for each of the publications that does not exist."""
     return SQL["missing_publications"].bind(str, names=list(names))

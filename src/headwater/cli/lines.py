@@ -1,6 +1,7 @@
 """How a change looks as one line: JSON for programs, words for people. Values come as JSON fragments from `to_json`."""
 
 import json
+from base64 import b64encode
 from datetime import datetime
 from functools import lru_cache
 
@@ -60,11 +61,18 @@ def _message_fields(message: LogicalMessage, lineage: Lineage) -> dict[str, obje
         "op": "m",
         "lsn": str(message.lsn),
         "prefix": message.prefix,
-        "content": message.content.decode(errors="backslashreplace"),
+        **_content(message.content),
         "commit_lsn": None if message.position is None else str(message.position.commit_lsn),
         "xid": message.xid,
         "committed_at": None if message.committed_at is None else message.committed_at.isoformat(),
     }
+
+
+def _content(content: bytes) -> dict[str, str]:
+    try:
+        return {"content": content.decode()}
+    except UnicodeDecodeError:
+        return {"content_base64": b64encode(content).decode()}
 
 
 def _object(row: Row | None) -> str:

@@ -5,9 +5,11 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from threading import Event
 from typing import Annotated
 
+import psycopg
 import typer
 from psycopg import sql
 
@@ -16,7 +18,7 @@ from headwater.cli.config import Json, Url
 from headwater.cli.lines import json_line, text_line
 from headwater.cli.session import session
 from headwater.cli.signals import stop_on_sigterm
-from headwater.errors import SettingsError
+from headwater.errors import SettingsError, SourceError
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import Connection
 from headwater.postgres.replication.batch import Batch
@@ -33,11 +35,13 @@ _SQL = load("headwater.cli", "sql/tail.sql")
 _OUR_PREFIX = "headwater_tail_"
 # How often a tail that has nothing to print looks whether it should end.
 _LOOK_SECONDS = 0.2
+# Somebody who sits before a terminal hears soon that another one reads the slot.
+_SLOT_PATIENCE = timedelta(seconds=10)
 
 
 def tail(
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help='Tables or patterns: orders, public.*, "Mixed Case".')
+        list[str] | None, typer.Argument(metavar="TABLE", help='Tables or patterns: orders, public.*, "Mixed Case".')
     ] = None,
     slot: Annotated[
         str | None,
@@ -122,7 +126,9 @@ def _start_of(change: Change | LogicalMessage) -> Lsn | None:
 
 def _settings(url: str, slot: str | None, publication: str) -> CaptureSettings:
     name = slot or f"{_OUR_PREFIX}{secrets.token_hex(8)}"
-    return CaptureSettings(url=url, slot=name, publications=(publication,), temporary=slot is None)
+    return CaptureSettings(
+        url=url, slot=name, publications=(publication,), temporary=slot is None, slot_patience=_SLOT_PATIENCE
+    )
 
 
 @contextmanager
@@ -138,10 +144,22 @@ def _published(connection: Connection, tables: tuple[str, ...], slot: str | None
     name = f"{_OUR_PREFIX}{secrets.token_hex(8)}"
     fetch_sync(connection, _SQL["own_publication"].bind(bool, name=name))
     try:
-        reconcile(connection, Publication(name=name, tables=tables))
+        _publish(connection, Publication(name=name, tables=tables))
         yield name
     finally:
         execute_sync(connection, _SQL["drop_publication"].compose(name=sql.Identifier(name)))
+
+
+def _publish(connection: Connection, publication: Publication) -> None:
+    try:
+        reconcile(connection, publication)
+    except SourceError as exc:
+        if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
+            raise SourceError(
+                f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
+                f"({exc.__cause__.diag.message_primary}); have their owner publish them, and name that with --publication"
+            ) from exc
+        raise
 
 
 def _ensure_slot(connection: Connection, url: str, name: str) -> None:

@@ -42,6 +42,17 @@ class Lineage:
         """The timeline that wrote `lsn`; it stays the same after every later promotion."""
         return next((switch.timeline for switch in self.switches if lsn < switch.end), self.timeline)
 
+    def continues(self, earlier: "Lineage", until: Lsn) -> bool:
+        """Whether what lies before `until` in an earlier lineage is part of this one.
+
+        It is not on another server, nor on a standby that lagged when it was promoted: that one writes its own history from
+        the end of what it had, over positions that the old primary had used already.
+        """
+        if earlier.system_identifier != self.system_identifier:
+            return False
+        last = Lsn(max(0, until - 1))
+        return until == 0 or earlier.timeline_of(last) == self.timeline_of(last)
+
     def event_id(self, position: Position) -> str:
         """The stable id of a change, the same after any replay."""
         return f"{self._prefix(position.commit_lsn)}{position.ordinal}"

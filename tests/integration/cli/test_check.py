@@ -255,7 +255,7 @@ def test_an_invalidated_slot_is_found(major, check):
 
 def through(url, port):
     parts = urlsplit(url)
-    return parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl() + "?gssencmode=disable"
+    return parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl() + "&gssencmode=disable"
 
 
 def test_a_pooler_in_front_is_noticed(any_database, check):

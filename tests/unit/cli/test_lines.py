@@ -39,9 +39,15 @@ def test_a_json_line_is_one_line_whatever_the_values_hold():
 
 
 def test_a_logical_message_is_a_line_of_its_own_kind():
-    line = json.loads(json_line(LogicalMessage(Lsn(16), "app", b"\xffx", Position(Lsn(32), 0), 5, AT), LINEAGE))
-    assert (line["op"], line["id"], line["prefix"], line["content"]) == ("m", "7001.1.shop.hw.10.m", "app", "\\xffx")
+    line = json.loads(json_line(LogicalMessage(Lsn(16), "app", b"text", Position(Lsn(32), 0), 5, AT), LINEAGE))
+    assert (line["op"], line["id"], line["prefix"], line["content"]) == ("m", "7001.1.shop.hw.10.m", "app", "text")
     assert line["commit_lsn"] == "0/20"
+
+
+def test_content_that_is_not_text_is_kept_in_base64():
+    line = json.loads(json_line(LogicalMessage(Lsn(16), "app", b"\xffx", None, None, None), LINEAGE))
+    assert line["content_base64"] == "/3g="
+    assert "content" not in line
 
 
 def test_a_text_line_tells_null_unchanged_and_value_apart():

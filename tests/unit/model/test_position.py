@@ -32,6 +32,18 @@ def test_several_promotions_leave_each_position_with_the_timeline_that_wrote_it(
     assert [lineage.timeline_of(Lsn(at)) for at in (0, 99, 100, 199, 200, 999)] == [1, 1, 3, 3, 5, 5]
 
 
+def test_a_lineage_goes_on_after_a_promotion_up_to_where_the_standby_was():
+    before, after = _lineage(1), _lineage(2, TimelineSwitch(1, Lsn(500)))
+    assert after.continues(before, Lsn(0))
+    assert after.continues(before, Lsn(500))
+    assert not after.continues(before, Lsn(501))
+
+
+def test_a_lineage_does_not_go_on_on_another_server():
+    other = Lineage("7002", 1, (), "shop", "headwater_orders")
+    assert not other.continues(_lineage(1), Lsn(10))
+
+
 def test_a_logical_message_has_an_id_that_no_change_has():
     lineage = _lineage(1)
     assert lineage.message_id(Lsn(16)) == "7001.1.shop.headwater_orders.10.m"

@@ -9,6 +9,10 @@ select case
 -- A message in the WAL that needs no table and no publication; every reader of every slot of the database gets it.
 select pg_catalog.pg_logical_emit_message(true, %(prefix)s, '') as position;
 
+-- name: commit_locally
+-- Do not wait for standbys: a heartbeat has nothing to lose.
+set synchronous_commit = local;
+
 -- name: missing_publications
 -- Which of the wanted publications are not there; from PostgreSQL 18 on the server itself passes over them in silence.
 select wanted.name

@@ -93,14 +93,17 @@ def _rights(table: Table, database: Database) -> Iterator[Finding]:
     subject, rights, user = f"table {table}", database.rights_on(table), database.server.user
     if rights is None:
         return
+    # The stream asks for no right on a table; only a snapshot reads it.
     if not rights.can_use_schema:
-        yield error(
+        yield warning(
             subject,
-            f"role {user} may not use schema {table.schema}",
+            f"role {user} may not use schema {table.schema}, as a snapshot must",
             f"run `grant usage on schema {table.schema} to {user}`",
         )
     if not rights.can_select:
-        yield error(subject, f"role {user} may not read it, as a snapshot must", f"run `grant select on {table} to {user}`")
+        yield warning(
+            subject, f"role {user} may not read it, as a snapshot must", f"run `grant select on {table} to {user}`"
+        )
     if rights.rows_hidden:
         yield warning(
             subject,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headwater.errors import DecodeError
 from headwater.postgres.replication.batch import Batch, Bytes, changes_per_message, tags_of
-from headwater.postgres.replication.messages import Relation, RelationColumn, Truncate
+from headwater.postgres.replication.messages import Relation, Truncate
 from headwater.postgres.replication.pgoutput import decode, parse_relation, text_of
 from headwater.postgres.replication.protocol import POSTGRES_EPOCH
 from headwater.postgres.types import Types, from_text
@@ -36,6 +36,7 @@ class RejectedValue:
     row: int
     column: str
     text: str
+    is_old: bool  # whether it stands in `before`
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,11 @@ class _Walk:
         if (at != ends).any():
             raise DecodeError("bytes are left over at its end", message_type=tag)
         rejected: list[RejectedValue] = []
-        before = self._record_batch(relation, old, rejected, only_key=old_kind == "K") if old is not None else None
+        before = None if old is None else self._record_batch(relation, old, rejected, old_kind)
         if new is not None and old is not None and old_kind == "O":
             new = [_filled(column, previous) for column, previous in zip(new, old, strict=True)]
-        after = self._record_batch(relation, new, rejected) if new is not None else None
-        unchanged = _unchanged(relation, new) if new is not None else {}
+        after = None if new is None else self._record_batch(relation, new, rejected)
+        unchanged = {} if new is None else _unchanged(relation, new)
         return Group(relation, tag, old_kind, self._places.at(index), before, after, unchanged, tuple(rejected))
 
     def _row(self, relation: Relation, at: Ints, ends: Ints, tag: str) -> tuple[list[_Texts], Ints]:
@@ -221,17 +222,18 @@ class _Walk:
         return _Texts(state, start, length), end
 
     def _record_batch(
-        self, relation: Relation, row: list[_Texts], rejected: list[RejectedValue], *, only_key: bool = False
+        self, relation: Relation, row: list[_Texts], rejected: list[RejectedValue], old_kind: str | None = None
     ) -> pa.RecordBatch:
-        chosen = [(column, texts) for column, texts in zip(relation.columns, row, strict=True) if column.key or not only_key]
-        arrays = [self._array(column, texts, rejected) for column, texts in chosen]
-        return pa.RecordBatch.from_arrays(arrays, [column.name for column, _ in chosen])
-
-    def _array(self, column: RelationColumn, texts: _Texts, rejected: list[RejectedValue]) -> pa.Array:
-        cut = self._cut(texts)
-        array, failed = from_text(cut, self._types, column.type_oid, column.typmod)
-        rejected.extend(RejectedValue(int(row), column.name, cut[int(row)].as_py()) for row in failed)
-        return array
+        """The columns of old rows, of which K has only those of the identity, or without `old_kind` of new ones."""
+        names, arrays = [], []
+        for column, texts in zip(relation.columns, row, strict=True):
+            if column.key or old_kind != "K":
+                cut = self._cut(texts)
+                array, failed = from_text(cut, self._types, column.type_oid, column.typmod)
+                rejected += [RejectedValue(i, column.name, cut[i].as_py(), old_kind is not None) for i in failed]
+                names.append(column.name)
+                arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, names)
 
     def _cut(self, texts: _Texts) -> pa.Array:
         """The texts out of the buffer, as one array.

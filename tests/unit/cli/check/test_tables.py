@@ -89,10 +89,10 @@ def test_what_cannot_be_captured_is_an_error(facts):
         ({"can_select": False}, "run `grant select on public.orders to capture`"),
     ],
 )
-def test_a_missing_right_is_an_error_with_the_grant_to_run(facts, remedy):
-    (finding,) = findings(rights=replace(RIGHTS, **facts))
+def test_a_right_that_only_a_snapshot_needs_is_a_warning_with_the_grant_to_run(facts, remedy):
+    _, finding = findings(rights=replace(RIGHTS, **facts))
 
-    assert (finding.level, finding.remedy) == (Level.ERROR, remedy)
+    assert (finding.level, finding.remedy) == (Level.WARNING, remedy)
 
 
 def test_row_security_that_hides_rows_is_a_warning():
