@@ -31,7 +31,7 @@ _SESSION = (
 # The walsender makes a system call per message. Leaving it alone for this long while it is busy lets it fill the socket
 # without waking us each time: about 1.5 times the rate of reading at once, for a third of the processor time.
 _BREATH_SECONDS = 0.0003
-# libpq reads 16 KiB at a time: fewer messages than this in one go mean that the server was caught in mid stride.
+# Fewer messages than this in one go mean that the server was caught in mid stride.
 _SHORT_READ = 64
 
 
@@ -136,8 +136,7 @@ class ReplicationStream:
             if self._breathe:
                 time.sleep(_BREATH_SECONDS)
             self.wait(timeout_seconds)
-            self._pgconn.consume_input()
-            received = self._buffered(max_bytes)
+            received = self._available(max_bytes)
         except psycopg.OperationalError as exc:
             raise self._lost(str(exc)) from exc
         self._breathe = 0 < len(received.messages) < _SHORT_READ
@@ -173,6 +172,22 @@ class ReplicationStream:
                 self._is_closed = True
                 self._connection.close()
                 os.close(self._wake)
+
+    def _available(self, max_bytes: int) -> Received:
+        """What the socket has.
+
+        Under TLS libpq takes at most one record at a time, and the server makes one of each message, hence the loop. It may
+        take only the first half of a large one and leave the other where poll does not see it, hence twice.
+        """
+        messages: list[memoryview] = []
+        while True:
+            self._pgconn.consume_input()
+            self._pgconn.consume_input()
+            received = self._buffered(max_bytes)
+            messages += received.messages
+            max_bytes -= sum(map(len, received.messages))
+            if received.keepalive or not received.messages or max_bytes <= 0:
+                return Received(messages, received.keepalive)
 
     def _buffered(self, max_bytes: int) -> Received:
         """What libpq holds already, up to the next keepalive."""
