@@ -197,7 +197,7 @@ def big_transaction(bench: Bench, rows: int) -> Bar:
     bench.execute("empty_table")
     bench.scalar("create_slot", slot="big")
     with tempfile.TemporaryDirectory() as spill, bench.console.status(f"a transaction of {rows:,} rows"):
-        command = [sys.executable, "-m", "benchmarks.large_transaction", bench.server.url, "big", spill]
+        command = [sys.executable, "-m", "benchmarks.clients.large_transaction", bench.server.url, "big", spill]
         client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         with bench.connection.transaction(force_rollback=True):
             bench.execute("write_rows", first=1, last=rows // 5)
