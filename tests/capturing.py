@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 from headwater.capture import Capture, CaptureSettings
 from headwater.model import Change, LogicalMessage, Lsn
@@ -61,6 +62,12 @@ def count(wanted: int) -> Callable[[list[Change]], bool]:
 
 def ids(changes: list[Change]) -> list[object]:
     return [(change.after or change.key or {})["id"] for change in changes]
+
+
+def open_files(directory: Path) -> int:
+    """How many files below a directory this process has open, also those without a name."""
+    opened = (entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    return sum(path.is_relative_to(directory) for path in opened)
 
 
 def confirmed_flush(connection: Connection, slot: str = "hw") -> Lsn:

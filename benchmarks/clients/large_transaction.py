@@ -4,20 +4,26 @@ Run by `benchmarks.capture` as a process of its own, so that its peak is nobody 
 """
 
 import json
+import os
 import resource
 import sys
 from pathlib import Path
 
-import pyarrow.compute as pc
+import numpy
 
 from headwater.capture import Capture, CaptureSettings
 from headwater.postgres.replication import decode_columns
 from headwater.postgres.types import Types
 
+# Where the server's URL is handed over.
+URL_VARIABLE = "BENCHMARK_URL"
 
-def main(url: str, slot: str, spill: str) -> None:
+
+def main(slot: str, spill: str, expected: int) -> None:
+    url = os.environ[URL_VARIABLE]
     settings = CaptureSettings(url=url, slot=slot, publications=("bench",), spill_directory=Path(spill))
-    types, rows, sum_of_ids, done = Types.builtin(), 0, 0, False
+    types, rows, done = Types.builtin(), 0, False
+    seen_ids = numpy.zeros(expected + 1, dtype=bool)
     with Capture(settings) as capture:
         while not done:
             batch = next(iter(capture))
@@ -25,13 +31,13 @@ def main(url: str, slot: str, spill: str) -> None:
                 done = done or group.relation.name == "done"
                 if group.relation.name == "t" and group.after is not None:
                     rows += len(group)
-                    sum_of_ids += pc.sum(group.after.column("id")).as_py()
+                    seen_ids[group.after.column("id").to_numpy()] = True
             if batch.end is not None:
                 capture.confirm(batch.end)
         opened = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     seen = {
         "rows": rows,
-        "sum_of_ids": sum_of_ids,
+        "distinct": int(seen_ids.sum()),
         "open_spills": sum(path.startswith(spill) for path in opened),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
@@ -39,4 +45,4 @@ def main(url: str, slot: str, spill: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -20,7 +20,11 @@ class SchemaError(HeadwaterError):
 
 
 class SourceError(HeadwaterError):
-    """PostgreSQL, as the source, refused or cannot do what is asked."""
+    """PostgreSQL, as the source, refused or cannot do what is asked; `sqlstate` is its own code, if it gave one."""
+
+    def __init__(self, message: str, *, sqlstate: str = "") -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
 
 
 class ConnectionLost(SourceError):
@@ -77,3 +81,7 @@ class DecodeError(SourceError):
         place = f" at {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}" if lsn is not None else ""
         super().__init__(f"cannot decode replication message{kind}{place}: {reason}")
         self.reason, self.lsn, self.message_type = reason, lsn, message_type
+
+
+class PositionError(HeadwaterError):
+    """A position that does not fit where it is used."""

@@ -10,7 +10,6 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from headwater.capture.spill import Block, Spill
 from headwater.errors import DecodeError
@@ -20,12 +19,11 @@ from headwater.postgres.replication.messages import (
     Begin,
     Commit,
     Message,
-    PgoutputMessage,
     StreamAbort,
     StreamCommit,
     StreamStart,
 )
-from headwater.postgres.replication.pgoutput import STREAMED_TAGS, decode, decode_subtransaction
+from headwater.postgres.replication.pgoutput import STREAMED_TAGS, decode, decode_subtransaction, expect
 
 _BEGIN, _COMMIT, _MESSAGE = b"BCM"
 _STREAM_START, _STREAM_STOP, _STREAM_COMMIT, _STREAM_ABORT = b"SEcA"
@@ -73,7 +71,7 @@ class Assembler:
                 self._open, self._last, self._whole = None, message, len(self._messages)
             elif tag == _STREAM_COMMIT and not is_open:
                 yield from self.flush()
-                yield from self._stream_commit(_expect(StreamCommit, message))
+                yield from self._stream_commit(expect(StreamCommit, message))
                 continue
             else:
                 self._stream_control(tag, message)
@@ -105,10 +103,10 @@ class Assembler:
 
     def _stream_control(self, tag: int, message: memoryview) -> None:
         if tag == _STREAM_START and self._open is None:
-            start = _expect(StreamStart, message)
+            start = expect(StreamStart, message)
             self._block = self._spills.setdefault(start.xid, self._new_spill(start.xid))
         elif tag == _STREAM_ABORT and self._open is None:
-            self._stream_abort(_expect(StreamAbort, message))
+            self._stream_abort(expect(StreamAbort, message))
         elif tag in _TWO_PHASE:
             raise DecodeError("the slot decodes at PREPARE; create it with two_phase = false", message_type=chr(tag))
         else:
@@ -143,7 +141,7 @@ class Assembler:
         del self._messages[:count]
         self._size, self._whole = sum(map(len, self._messages)), 0
         if end is None:
-            self._continued = _expect(Begin, self._open)
+            self._continued = expect(Begin, self._open)
             self._first_ordinal += batch.changes
         else:
             self._continued, self._first_ordinal = None, 0
@@ -157,16 +155,6 @@ class Assembler:
         if sent:
             self._relations = MappingProxyType({**self._relations, **sent})
         return batch
-
-
-Decoded = TypeVar("Decoded", bound=PgoutputMessage)
-
-
-def _expect(kind: type[Decoded], message: memoryview | None) -> Decoded:
-    decoded = decode(message or b"")
-    if not isinstance(decoded, kind):
-        raise DecodeError(f"{kind.__name__} was expected", message_type=type(decoded).__name__)
-    return decoded
 
 
 def _end_of(message: memoryview) -> Lsn:

@@ -9,6 +9,8 @@ from threading import Condition
 
 from headwater.model import Lsn
 from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.messages import Begin
+from headwater.postgres.replication.pgoutput import expect
 
 
 class Buffer:
@@ -22,6 +24,7 @@ class Buffer:
         self._failure: Exception | None = None
         self._closed = False
         self._put_end = Lsn(0)
+        self._taken_end = Lsn(0)
         self._confirmed = Lsn(0)
 
     @property
@@ -37,6 +40,11 @@ class Buffer:
     def put_end(self) -> Lsn:
         """The end of the last transaction that was put in whole."""
         return self._put_end
+
+    @property
+    def taken_end(self) -> Lsn:
+        """How far the consumer may confirm: the end of what it has taken whole, or the commit of what it has in part."""
+        return self._taken_end
 
     @property
     def confirmed(self) -> Lsn:
@@ -57,6 +65,7 @@ class Buffer:
                 batch = self._batches.popleft()
                 was_full = self.is_full
                 self._bytes -= len(batch.data)
+                self._taken_end = _end_or_commit(batch)
                 if was_full or not self._batches:
                     self._wake_reader()
                 return batch
@@ -68,6 +77,11 @@ class Buffer:
         with self._changed:
             self._confirmed = max(self._confirmed, position)
 
+    def unconfirm(self, limit: Lsn) -> None:
+        """Take back what was confirmed beyond `limit`, because the server does not have it any more."""
+        with self._changed:
+            self._confirmed = min(self._confirmed, limit)
+
     def fail(self, failure: Exception) -> None:
         """Let the consumer know, after it has taken what is there, that nothing more will come, and why."""
         with self._changed:
@@ -78,3 +92,10 @@ class Buffer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+def _end_or_commit(batch: Batch) -> Lsn:
+    if batch.end is not None:
+        return batch.end
+    # A piece of one transaction: it begins with its Begin, unless an earlier piece did.
+    return batch.begin.commit_lsn if batch.begin else expect(Begin, batch.message(0)).commit_lsn

@@ -43,8 +43,8 @@ def is_mark(change: Change | LogicalMessage) -> bool:
 class Heartbeat:
     """A thread with a connection of its own: a commit that hangs there holds up nothing else."""
 
-    def __init__(self, settings: CaptureSettings, arrived: Callable[[], Lsn]) -> None:
-        self._settings, self._arrived = settings, arrived
+    def __init__(self, settings: CaptureSettings, arrived: Callable[[], Lsn], on_shutdown: Callable[[], None]) -> None:
+        self._settings, self._arrived, self._on_shutdown = settings, arrived, on_shutdown
         self._last = Lsn(0)
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=f"heartbeat {settings.slot}", daemon=True)
@@ -65,6 +65,8 @@ class Heartbeat:
                 self._beat_until_stopped(interval)
             except (HeadwaterError, psycopg.Error) as exc:
                 _log.warning("no heartbeat: %s", exc, extra={"slot": self._settings.slot})
+                if isinstance(exc, psycopg.errors.AdminShutdown) or "shutting down" in str(exc):
+                    self._on_shutdown()
 
     def _beat_until_stopped(self, interval: float) -> None:
         with closing(connect_sync(self._settings.url)) as connection:

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Condition, Event, Thread
 from typing import Self
@@ -21,13 +21,13 @@ from headwater.capture.buffer import Buffer
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.statements import missing_publications
-from headwater.errors import HeadwaterError, SlotActive, SourceError
+from headwater.errors import ConnectionLost, HeadwaterError, PositionError, SlotActive, SourceError
 from headwater.model import Lineage, Lsn
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.protocol import Keepalive
-from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
+from headwater.postgres.replication.slot import Slot, create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection, ReplicationStream
 from headwater.postgres.statements import fetch_sync
 
@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
 # While the stream never pauses a waiting consumer gets a batch this often: few enough to be worth decoding.
 _FLUSH_SECONDS = 0.02
+# After so long without a word from the server, the connection is taken for dead; where it has a wal_sender_timeout, that.
+_SILENCE_SECONDS = 60.0
+# How long an orderly stop waits for the server to have read the last report.
+_FINISH_SECONDS = 1.0
 # A status update must reach the server well before it gives us up.
 _SENDER_TIMEOUT_SHARE = 1 / 3
 
@@ -61,14 +65,17 @@ class Capture:
         self._stream: ReplicationStream | None = None
         self._buffer = Buffer(settings.buffer_bytes, self._wake)
         self._thread = Thread(target=self._run, name=f"capture {settings.slot}", daemon=True)
-        self._heartbeat = Heartbeat(settings, self._arrived)
+        self._heartbeat = Heartbeat(settings, self._arrived, self._on_shutdown)
         self._stopping = Event()
         self._report_wanted = Event()
         self._reported = Condition()
         self._reports, self._reported_position = 0, Lsn(0)
         self._idle: _IdlePoint | None = None
         self._next_status = 0.0
+        self._heard = 0.0
+        self._server_leaves = Event()
         self._lineage: Lineage | None = None
+        self._slot_position = Lsn(0)
 
     @property
     def lineage(self) -> Lineage:
@@ -104,7 +111,13 @@ class Capture:
         return self._buffer.take(timeout_seconds)
 
     def confirm(self, position: Lsn) -> None:
-        """All that ended at or before `position` is durable; the server may forget it. Takes effect with the next report."""
+        """All that ended at or before `position` is durable; the server may forget it. Takes effect with the next report.
+
+        A position beyond what was taken is refused: the server would forget what nobody has seen.
+        """
+        limit = max(self._buffer.taken_end, self._settings.start or Lsn(0), self._slot_position)
+        if position > limit:
+            raise PositionError(f"{position} cannot be confirmed: only what ended at or before {limit} was taken")
         self._buffer.confirm(position)
 
     def report(self, timeout_seconds: float = 10) -> bool:
@@ -128,9 +141,8 @@ class Capture:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._follow()
-            self._report_last()
+            self._follow()
+            self._end_in_order()
         except Exception as exc:  # noqa: BLE001 - whatever ends the thread must reach the consumer
             self._buffer.fail(exc)
         finally:
@@ -140,41 +152,62 @@ class Capture:
 
     def _follow(self) -> None:
         """Read until told to stop; on a connection that breaks, open another."""
-        try:
-            if self._stream is None:
-                self._stream = self._open_patiently()
-            self._pump(self._stream)
-        except HeadwaterError as exc:
-            if not exc.retryable or self._settings.temporary:
-                raise
-            _log.warning("%s; connecting again", exc, extra={"slot": self._settings.slot})
-            if self._stream is not None:
-                self._stream.close()
-            self._stream, self._idle = None, None
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if self._stream is None:
+                    self._stream = self._open()
+                failures = 0
+                self._pump(self._stream)
+            except HeadwaterError as exc:
+                if self._stopping.is_set():
+                    return
+                if not exc.retryable or self._settings.temporary:
+                    raise
+                failures += 1
+                wait = Backoff().after(failures, random.random()).total_seconds()
+                _log.warning("%s; connecting again in %.1f s", exc, wait, extra={"slot": self._settings.slot})
+                self._hang_up()
+                self._stopping.wait(wait)
+
+    def _hang_up(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._idle = None, None
+        self._server_leaves.clear()
 
     def _pump(self, stream: ReplicationStream) -> None:
-        flushed = time.monotonic()
+        flushed = self._heard = time.monotonic()
         with closing(Assembler(self._settings.batch_bytes, self._settings.spill_directory)) as assembler:
             while not self._stopping.is_set():
                 owes = assembler.has_whole and self._buffer.is_hungry
                 received = stream.read(0 if owes else self._seconds_to_status(), _READ_BYTES)
-                for batch in assembler.feed(received.messages):
-                    self._put(stream, batch)
+                self._put(stream, assembler.feed(received.messages))
                 # A consumer that waits gets what there is once the stream pauses, or soon if it does not.
                 now, paused = time.monotonic(), not received.messages
                 if received.keepalive or (self._buffer.is_hungry and (paused or now - flushed > _FLUSH_SECONDS)):
-                    for batch in assembler.flush():
-                        self._put(stream, batch)
+                    self._put(stream, assembler.flush())
                     flushed = now
+                if self._stopping.is_set():
+                    # What came may not have been put: the keepalive behind it must not count.
+                    return
                 if received.keepalive:
                     self._on_keepalive(received.keepalive)
+                if received.keepalive or received.messages:
+                    self._heard = time.monotonic()
                 self._report(stream)
 
-    def _put(self, stream: ReplicationStream, batch: Batch) -> None:
-        while self._buffer.is_full and not self._stopping.is_set():
-            stream.wait(self._seconds_to_status(), for_input=False)
-            self._report(stream)
-        self._buffer.put(batch)
+    def _put(self, stream: ReplicationStream, batches: Iterator[Batch]) -> None:
+        """Hand batches on as the buffer has room for them, and none any more when told to stop."""
+        for batch in batches:
+            while self._buffer.is_full and not self._stopping.is_set():
+                stream.wait(self._seconds_to_status(), for_input=False)
+                # Not to listen is not to hear: the silence is ours.
+                self._heard = time.monotonic()
+                self._report(stream)
+            if self._stopping.is_set():
+                return
+            self._buffer.put(batch)
 
     def _on_keepalive(self, keepalive: Keepalive) -> None:
         self._idle = _IdlePoint(keepalive.wal_end, self._buffer.put_end)
@@ -182,53 +215,56 @@ class Capture:
             self._report_wanted.set()
 
     def _report(self, stream: ReplicationStream) -> None:
-        """Tell the server what is confirmed, if it is time to."""
+        """Tell the server what is confirmed, if it is time to; and notice when it is no longer there to be told."""
+        if self._server_leaves.is_set():
+            raise ConnectionLost("the server is shutting down, and would wait for what is not confirmed yet")
         now = time.monotonic()
+        silence, timeout = now - self._heard, stream.sender_timeout.total_seconds()
+        if silence > (timeout or _SILENCE_SECONDS):
+            raise ConnectionLost(f"the server has not been heard for {silence:.0f} s")
         if now < self._next_status and not self._report_wanted.is_set():
             return
         self._report_wanted.clear()
         if self._idle is not None and self._buffer.confirmed >= self._idle.after:
             self._buffer.confirm(self._idle.wal_end)
         confirmed = self._buffer.confirmed
-        stream.send_status(confirmed, self.received)
+        stream.send_status(confirmed, self.received, ask_reply=silence > (timeout or _SILENCE_SECONDS) / 2)
         interval = self._settings.status_interval.total_seconds()
-        timeout = stream.sender_timeout.total_seconds()
         self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)
         with self._reported:
             self._reports, self._reported_position = self._reports + 1, confirmed
             self._reported.notify_all()
 
-    def _report_last(self) -> None:
+    def _end_in_order(self) -> None:
         """What was confirmed since the last report should not come again after an orderly stop."""
         if self._stream is not None:
-            self._report_wanted.set()
-            self._report(self._stream)
+            with suppress(ConnectionLost):
+                self._report_wanted.set()
+                self._report(self._stream)
+                self._stream.finish(_FINISH_SECONDS)
 
     def _seconds_to_status(self) -> float:
         return 0 if self._report_wanted.is_set() else self._next_status - time.monotonic()
 
     def _open_patiently(self) -> ReplicationStream:
-        """Open the stream; wait for a slot that is still active, and after a break for a server that is away."""
+        """Open the stream for the first time, waiting for a slot that is still active."""
         failures, deadline = 0, time.monotonic() + self._settings.slot_patience.total_seconds()
         while True:
             try:
                 return self._open()
-            except HeadwaterError as exc:
-                is_first = self._lineage is None or not self._thread.is_alive()
-                patient = isinstance(exc, SlotActive) if is_first else exc.retryable
-                expired = isinstance(exc, SlotActive) and time.monotonic() > deadline
-                if not patient or expired or self._stopping.is_set():
+            except SlotActive as exc:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._stopping.is_set():
                     raise
-                _log.info("%s; trying again", exc, extra={"slot": self._settings.slot})
                 failures += 1
-                left = deadline - time.monotonic() if isinstance(exc, SlotActive) else float("inf")
+                _log.info("%s; waiting for it", exc, extra={"slot": self._settings.slot})
                 self._stopping.wait(min(left, Backoff().after(failures, random.random()).total_seconds()))
 
     def _open(self) -> ReplicationStream:
-        self._check_source()
-        connection = ReplicationConnection(self._settings.url)
+        connection = ReplicationConnection(self._settings.url, self._stopping)
         try:
             self._check_lineage(connection.lineage(self._settings.slot))
+            self._check_source()
             if self._settings.temporary:
                 create_slot(connection, self._settings.slot, temporary=True)
             start = max(self._settings.start or Lsn(0), self._buffer.put_end)
@@ -241,8 +277,8 @@ class Capture:
         """Refuse what the server would refuse late, or would pass over in silence."""
         with translated(self._settings.url), closing(connect_sync(self._settings.url)) as connection:
             if not self._settings.temporary:
-                slot = find_slot(connection, self._settings.slot)
-                require_usable(slot, self._settings.slot, connection.info.dbname)
+                found = find_slot(connection, self._settings.slot)
+                self._check_slot(require_usable(found, self._settings.slot, connection.info.dbname))
             missing = fetch_sync(connection, missing_publications(self._settings.publications))
             if missing:
                 raise SourceError(
@@ -250,15 +286,30 @@ class Capture:
                     "create it, or name another"
                 )
 
+    def _check_slot(self, slot: Slot) -> None:
+        """Nobody but us may move the slot while we follow it: what it was moved past would be missing, unseen."""
+        position, ours = slot.confirmed_flush_lsn or Lsn(0), max(self._slot_position, self._buffer.confirmed)
+        if self._slot_position and position > ours:
+            raise SourceError(
+                f"slot {slot.name!r} was moved from {ours} to {position}, or made anew, while it was not read: what was "
+                "written in between is gone from it; find out who did it, and start anew"
+            )
+        self._slot_position = position
+
     def _check_lineage(self, lineage: Lineage) -> None:
         """Go on only where the history that we have read goes on, or changes would be skipped unseen."""
-        read = max(self._buffer.put_end, self._buffer.confirmed)
-        if self._lineage is not None and not lineage.continues(self._lineage, read):
+        known, read = self._lineage, self._buffer.put_end
+        if known is not None and not lineage.continues(known, read):
             raise SourceError(
                 f"the server behind slot {self._settings.slot!r} does not hold what was captured before {read} (system "
                 f"{lineage.system_identifier}, timeline {lineage.timeline}): another server, or a standby that lagged when "
-                "it was promoted; point the URL back, or drop the slot and start anew"
+                "it was promoted; point the URL back, or start anew from a new slot and a full copy"
             )
+        switch = lineage.end_of(known.timeline) if known is not None else None
+        if switch is not None:
+            # Positions beyond it that we had only heard of belong to a history that has ended.
+            self._buffer.unconfirm(switch)
+            self._slot_position = min(self._slot_position, switch)
         self._lineage = lineage
 
     def _options(self) -> dict[str, str]:
@@ -266,6 +317,11 @@ class Capture:
         # Protocol 2 is what streaming needs; later ones add two-phase and parallel apply, which capture has no use for.
         streaming = "on" if self._settings.streaming else "off"
         return {"proto_version": "2", "publication_names": names, "streaming": streaming, "messages": "true"}
+
+    def _on_shutdown(self) -> None:
+        """The server shuts down and waits until we have confirmed everything; make way, and come back when it does."""
+        self._server_leaves.set()
+        self._wake()
 
     def _arrived(self) -> Lsn:
         """How far the stream has come, for the heartbeat."""

@@ -10,6 +10,10 @@ from headwater.model import Lsn
 from headwater.postgres.replication.slot import check_slot_name
 
 MIB = 1024 * 1024
+# Decoders count in 32 bits, and one message of up to a gigabyte may come on top.
+_LARGEST_BATCH = 256 * MIB
+# More than a heartbeat, and what the server writes after it by itself, leave in the WAL.
+_LEAST_HEARTBEAT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +51,14 @@ class CaptureSettings:
         check_slot_name(self.slot)
         if not self.publications:
             raise SettingsError("name at least one publication to capture")
-        if not 1 <= self.batch_bytes <= self.buffer_bytes:
-            raise SettingsError("batch_bytes must be at least 1 and at most buffer_bytes")
+        if not 1 <= self.batch_bytes <= min(self.buffer_bytes, _LARGEST_BATCH):
+            raise SettingsError("batch_bytes must be at least 1, and at most buffer_bytes and 256 MiB")
+        if self.slot_patience < timedelta(0):
+            raise SettingsError("slot_patience must not be negative")
+        if self.heartbeat_bytes < _LEAST_HEARTBEAT:
+            raise SettingsError(
+                f"heartbeat_bytes must be at least {_LEAST_HEARTBEAT}, or heartbeats would answer each other"
+            )
         if self.status_interval <= timedelta(0) or self.heartbeat_interval <= timedelta(0):
             raise SettingsError("status_interval and heartbeat_interval must be longer than nothing")
         if not self.spill_directory.is_dir():

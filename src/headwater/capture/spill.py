@@ -4,8 +4,10 @@ The file has no name in the file system, so that nothing is left behind, however
 messages; only their places are in memory.
 """
 
+import errno
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -47,19 +49,16 @@ class Spill:
         if not self._pending:
             return
         data, bounds = lay_out(self._pending)
-        try:
+        with self._translated():
             self._append(data, bounds)
-        except OSError as exc:
-            raise SourceError(
-                f"cannot keep transaction {self._xid}, which is still in progress, in {self._directory}: {exc.strerror}; "
-                "make room there or name another directory for spilled transactions"
-            ) from exc
         self._pending, self._pending_bytes = [], 0
 
     def blocks(self) -> Iterator[tuple[Block, bool]]:
         """All messages, block by block, each with whether it is the last; at least one, which may be empty."""
         for place in self._places:
-            yield self._read(place), not self._pending and place is self._places[-1]
+            with self._translated():
+                block = self._read(place)
+            yield block, not self._pending and place is self._places[-1]
         if self._pending or not self._places:
             yield Block(*lay_out(self._pending)), True
 
@@ -67,6 +66,18 @@ class Spill:
         """Free the disk."""
         if self._file is not None:
             self._file.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            is_limit = exc.errno in (errno.EMFILE, errno.ENFILE)
+            remedy = "raise the limit of open files" if is_limit else "make room there or name another directory for it"
+            raise SourceError(
+                f"cannot keep transaction {self._xid}, which is still in progress, in {self._directory}: {exc.strerror}; "
+                f"{remedy}"
+            ) from exc
 
     def _append(self, data: bytes, bounds: Bounds) -> None:
         if self._file is None:

@@ -3,6 +3,7 @@
 A command is a function with typer's annotations and one line below.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -25,7 +26,10 @@ from headwater.errors import HeadwaterError, SettingsError
 # The exit code of a process that SIGINT ended, as shells count it.
 _INTERRUPTED = 130
 
-logger = logging.getLogger(__name__)
+# What a write to a file, a device or a terminal fails with; a reader that went away is a matter of its own.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+_log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 app.command()(check)
@@ -51,7 +55,8 @@ def options(
 ) -> None:
     """Headwater moves what happens in PostgreSQL to wherever it is needed, and loses none of it.
 
-    Results go to standard output, logs to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+    Results go to standard output, logs to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration,
+    130 interrupted by Ctrl-C.
 
     Examples:
 
@@ -69,31 +74,43 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
     try:
-        return _run(arguments)
-    except SettingsError as exc:
-        return _fail(exc, 2)
-    except HeadwaterError as exc:
-        return _fail(exc, 1)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except Stopped:
-        return 0
+        code = _run(arguments)
+        sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has enough; what is still buffered must not fail at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
+        _discard_output()
         return 1
+    except OSError as exc:
+        # A file that we opened ourselves is named; only the output has no name.
+        if exc.errno not in _UNWRITABLE or exc.filename is not None:
+            raise
+        _discard_output()
+        return _fail(f"cannot write the output: {exc.strerror}", exc, 1)
+    return code
 
 
 def _run(arguments: Sequence[str]) -> int:
     try:
         app(arguments, prog_name="headwater")
     except SystemExit as exc:
-        sys.stdout.flush()
         return exc.code if isinstance(exc.code, int) else 0
+    except SettingsError as exc:
+        return _fail(str(exc), exc, 2)
+    except HeadwaterError as exc:
+        return _fail(str(exc), exc, 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Stopped:
+        return 0
     return 0
 
 
-def _fail(error: HeadwaterError, code: int) -> int:
-    logger.debug("the command failed", exc_info=error)
-    typer.echo(f"error: {error}", err=True)
+def _discard_output() -> None:
+    """What is still buffered must not fail once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(said: str, error: Exception, code: int) -> int:
+    _log.debug("the command failed", exc_info=error)
+    typer.echo(f"error: {said}", err=True)
     return code

@@ -19,4 +19,16 @@ def session(url: str) -> Iterator[Connection]:
             if connection.broken:
                 raise translate(exc, url) from exc
             reason = exc.diag.message_primary or type(exc).__name__
-            raise SourceError(f"PostgreSQL at {describe(url)} refused: {reason}") from exc
+            raise SourceError(f"PostgreSQL at {describe(url)} refused: {reason}; {_remedy(exc)}") from exc
+
+
+def _remedy(error: psycopg.Error) -> str:
+    match error:
+        case psycopg.errors.InsufficientPrivilege():
+            return "grant this role the right, or connect as one that has it"
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return "connect to the primary, in a session that may write"
+        case psycopg.errors.QueryCanceled() | psycopg.errors.LockNotAvailable():
+            return "try again when the server is less busy, or raise its statement_timeout and lock_timeout"
+        case _:
+            return "the server's log has the statement; `headwater check` says what capture needs"

@@ -1,38 +1,26 @@
 """`headwater tail`: changes as they are committed, decoded, one a line."""
 
-import logging
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import timedelta
 from threading import Event
 from typing import Annotated
 
-import psycopg
 import typer
-from psycopg import sql
 
 from headwater.capture import Capture, CaptureSettings, CatalogTypes, emit_mark, is_mark
 from headwater.cli.config import Json, Url
 from headwater.cli.lines import json_line, text_line
+from headwater.cli.provision import PREFIX, ensure_slot, published
 from headwater.cli.session import session
 from headwater.cli.signals import stop_on_sigterm
-from headwater.errors import SettingsError, SourceError
+from headwater.errors import SettingsError
 from headwater.model import Change, LogicalMessage, Lsn
-from headwater.postgres.connect import Connection
 from headwater.postgres.replication.batch import Batch
-from headwater.postgres.replication.publication import Publication, reconcile
 from headwater.postgres.replication.rows import decode_rows
-from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
-from headwater.postgres.replication.stream import ReplicationConnection
-from headwater.postgres.statements import execute_sync, fetch_sync, load
 from headwater.postgres.types import Types, to_json
 
-_log = logging.getLogger(__name__)
-
-_SQL = load("headwater.cli", "sql/tail.sql")
-_OUR_PREFIX = "headwater_tail_"
 # How often a tail that has nothing to print looks whether it should end.
 _LOOK_SECONDS = 0.2
 # Somebody who sits before a terminal hears soon that another one reads the slot.
@@ -74,13 +62,15 @@ def tail(
         raise SettingsError("--create makes the slot named by --slot; name one")
     with ExitStack() as stack:
         stopping = stack.enter_context(stop_on_sigterm())
-        connection = stack.enter_context(session(url))
-        if slot and not create:
-            require_usable(find_slot(connection, slot), slot, connection.info.dbname)
-        name = publication or stack.enter_context(_published(connection, tuple(tables or ()), slot))
-        if slot and create:
-            _ensure_slot(connection, url, slot)
-        capture = stack.enter_context(Capture(_settings(url, slot, name)))
+        # A slot may have to wait for transactions that are running, for long: a signal ends that at once.
+        with stop_on_sigterm(interrupt=True):
+            connection = stack.enter_context(session(url))
+            chosen = tuple(tables or ())
+            if slot:
+                name = ensure_slot(connection, url, slot, tables=chosen, publication=publication, create=create)
+            else:
+                name = publication or stack.enter_context(published(connection, chosen))
+            capture = stack.enter_context(Capture(_settings(url, slot, name)))
         printer = _Printer(capture, as_json=json or not sys.stdout.isatty(), limit=limit, confirms=not peek)
         printer.follow(CatalogTypes(url), stopping, until=emit_mark(connection) if once else None)
 
@@ -125,44 +115,7 @@ def _start_of(change: Change | LogicalMessage) -> Lsn | None:
 
 
 def _settings(url: str, slot: str | None, publication: str) -> CaptureSettings:
-    name = slot or f"{_OUR_PREFIX}{secrets.token_hex(8)}"
+    name = slot or f"{PREFIX}{secrets.token_hex(8)}"
     return CaptureSettings(
         url=url, slot=name, publications=(publication,), temporary=slot is None, slot_patience=_SLOT_PATIENCE
     )
-
-
-@contextmanager
-def _published(connection: Connection, tables: tuple[str, ...], slot: str | None) -> Iterator[str]:
-    """A publication of the tables: one that stays with a slot that stays, and bears its name, or one for this session."""
-    if slot:
-        for step in reconcile(connection, Publication(name=slot, tables=tables)):
-            _log.info("publication %s: %s", slot, step)
-        yield slot
-        return
-    for forgotten in fetch_sync(connection, _SQL["forgotten_publications"].bind(str, prefix=_OUR_PREFIX)):
-        execute_sync(connection, _SQL["drop_publication"].compose(name=sql.Identifier(forgotten)))
-    name = f"{_OUR_PREFIX}{secrets.token_hex(8)}"
-    fetch_sync(connection, _SQL["own_publication"].bind(bool, name=name))
-    try:
-        _publish(connection, Publication(name=name, tables=tables))
-        yield name
-    finally:
-        execute_sync(connection, _SQL["drop_publication"].compose(name=sql.Identifier(name)))
-
-
-def _publish(connection: Connection, publication: Publication) -> None:
-    try:
-        reconcile(connection, publication)
-    except SourceError as exc:
-        if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
-            raise SourceError(
-                f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
-                f"({exc.__cause__.diag.message_primary}); have their owner publish them, and name that with --publication"
-            ) from exc
-        raise
-
-
-def _ensure_slot(connection: Connection, url: str, name: str) -> None:
-    if find_slot(connection, name) is None:
-        with ReplicationConnection(url) as replication:
-            create_slot(replication, name)

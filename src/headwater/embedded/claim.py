@@ -87,18 +87,24 @@ def claim_directory(root: Path, directory: Path | None, kind: str) -> Claim:
 
 def _stop_abandoned(servers: Path) -> None:
     for entry in servers.iterdir():
-        # Behind a link, somebody else may have put a directory and a record that leads us to an innocent process.
-        if not is_ours(entry.resolve()):
+        # An owner that ends meanwhile removes its directory, which is all that is wanted.
+        with suppress(FileNotFoundError):
+            _stop_if_abandoned(entry)
+
+
+def _stop_if_abandoned(entry: Path) -> None:
+    # Behind a link, somebody else may have put a directory and a record that leads us to an innocent process.
+    if not is_ours(entry.resolve()):
+        _forget(entry)
+        return
+    lock = try_lock(entry / "owner.lock")
+    if lock is None:
+        return
+    try:
+        if _end_server(entry, _GRACE_SECONDS):
             _forget(entry)
-            continue
-        lock = try_lock(entry / "owner.lock")
-        if lock is None:
-            continue
-        try:
-            if _end_server(entry, _GRACE_SECONDS):
-                _forget(entry)
-        finally:
-            unlock(lock)
+    finally:
+        unlock(lock)
 
 
 def _end_server(directory: Path, grace_seconds: float) -> bool:

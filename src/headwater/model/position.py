@@ -42,6 +42,10 @@ class Lineage:
         """The timeline that wrote `lsn`; it stays the same after every later promotion."""
         return next((switch.timeline for switch in self.switches if lsn < switch.end), self.timeline)
 
+    def end_of(self, timeline: int) -> Lsn | None:
+        """Where a timeline ended; None for the present one, and for one that is not part of this lineage."""
+        return next((switch.end for switch in self.switches if switch.timeline == timeline), None)
+
     def continues(self, earlier: "Lineage", until: Lsn) -> bool:
         """Whether what lies before `until` in an earlier lineage is part of this one.
 
@@ -55,12 +59,11 @@ class Lineage:
 
     def event_id(self, position: Position) -> str:
         """The stable id of a change, the same after any replay."""
-        return f"{self._prefix(position.commit_lsn)}{position.ordinal}"
+        return f"{self._prefix(position.commit_lsn, self.timeline_of(position.commit_lsn))}{position.ordinal}"
 
     def message_id(self, lsn: Lsn) -> str:
-        """The stable id of a logical message, which has a WAL position of its own."""
-        return f"{self._prefix(lsn)}m"
+        """The stable id of a logical message, whose position is the one behind its last byte."""
+        return f"{self._prefix(lsn, self.timeline_of(Lsn(lsn - 1)))}m"
 
-    def _prefix(self, lsn: Lsn) -> str:
-        place = f"{self.system_identifier}.{self.timeline_of(lsn)}.{self.database}.{self.slot}"
-        return f"{place}.{lsn:X}."
+    def _prefix(self, lsn: Lsn, timeline: int) -> str:
+        return f"{self.system_identifier}.{timeline}.{self.database}.{self.slot}.{lsn:X}."

@@ -36,7 +36,6 @@ class Table:
     kind: TableKind
     persistence: Literal["p", "u"]
     replica_identity: ReplicaIdentity
-    row_security: bool
     visible: bool
     ancestors: Sequence[int]
     key: Sequence[str]
@@ -103,7 +102,6 @@ class Server:
     used_wal_senders: int
     max_slot_wal_keep_bytes: int | None
     wal_sender_timeout_ms: int
-    logical_decoding_work_mem_bytes: int
     idle_replication_slot_timeout_seconds: int | None
     user: str
     is_superuser: bool
@@ -175,11 +173,6 @@ def load_types(connection: Connection, oids: Iterable[int] | None = None) -> lis
     """These types and all that they are made of; by default the types of all columns of all tables."""
     rows = fetch_sync(connection, SQL["load_types"].bind(_TypeRow, oids=None if oids is None else list(oids)))
     return [_type(row) for row in rows]
-
-
-def resolve_tables(connection: Connection, patterns: Iterable[str]) -> list[Table]:
-    """The tables that some names and patterns stand for; raises SourceError for one that stands for none."""
-    return select_tables(list_tables(connection), patterns)
 
 
 def select_tables(tables: Sequence[Table], patterns: Iterable[str]) -> list[Table]:

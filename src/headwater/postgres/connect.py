@@ -4,6 +4,7 @@ An empty string means: everything from the environment. No password ever reaches
 `describe`, and libpq's complaints about a malformed string, which repeat that string, are not passed on.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headwater.errors import ConnectionLost, HeadwaterError, SettingsError, SourceError
 from headwater.model import Lsn
+
+_log = logging.getLogger(__name__)
 
 Connection: TypeAlias = psycopg.Connection[Any]
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -56,6 +59,7 @@ def connect_sync(url: str, **parameters: str) -> Connection:
     with translated(conninfo):
         connection = psycopg.connect(conninfo, autocommit=True)
     _adapt(connection)
+    _log_connected(connection, conninfo)
     return connection
 
 
@@ -65,6 +69,7 @@ async def connect(url: str, **parameters: str) -> AsyncConnection:
     with translated(conninfo):
         connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
     _adapt(connection)
+    _log_connected(connection, conninfo)
     return connection
 
 
@@ -85,10 +90,18 @@ def complete(url: str, **parameters: str) -> str:
 
 
 def describe(url: str) -> str:
-    """The server that a connection string names, as `user@host:port/database`, without any secret."""
+    """The server that a connection string names, as `user@host:port/database`, without any secret.
+
+    Several hosts are listed as libpq pairs them with ports: `user@one:5432,two:5433/database`.
+    """
     known = _environment() | {key: str(value) for key, value in conninfo_to_dict(url).items()}
-    user, host = known.get("user", ""), known.get("host", "localhost")
-    return f"{user}@{host}:{known.get('port', '5432')}/{known.get('dbname', user)}"
+    user = known.get("user", "")
+    hosts = (known.get("host") or known.get("hostaddr") or "localhost").split(",")
+    ports = (known.get("port") or "5432").split(",")
+    # One port is meant for all hosts.
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    places = ",".join(f"{host or 'localhost'}:{port or '5432'}" for host, port in zip(hosts, ports, strict=False))
+    return f"{user}@{places}/{known.get('dbname', user)}"
 
 
 @contextmanager
@@ -110,6 +123,12 @@ def translate(error: psycopg.Error, url: str) -> HeadwaterError:
     return ConnectionLost(f"no connection to PostgreSQL at {server}: {text}; check that the server runs and is reachable")
 
 
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether an error is about the connection, or what the server is short of at the moment: class 08, 53, 57P or none."""
+    state = error.sqlstate
+    return isinstance(error, psycopg.OperationalError) and (state is None or state.startswith(("08", "53", "57P")))
+
+
 def _environment() -> dict[str, str]:
     """What libpq takes from the environment, or knows by itself, for what a connection string leaves open."""
     return {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.get_defaults() if item.val}
@@ -120,6 +139,11 @@ def _said(error: psycopg.Error) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     fatal = [line.split("FATAL:")[1].strip() for line in lines if "FATAL:" in line]
     return (fatal[-1:] or lines or [type(error).__name__])[0]
+
+
+def _log_connected(connection: psycopg.BaseConnection[Any], conninfo: str) -> None:
+    facts = {"server": describe(conninfo), "backend_pid": connection.info.backend_pid}
+    _log.debug("connected to PostgreSQL", extra={**facts, "server_version": connection.info.server_version})
 
 
 def _adapt(connection: psycopg.BaseConnection[Any]) -> None:

@@ -17,16 +17,16 @@ from typing import Final, TypeAlias
 import psycopg
 from psycopg import sql
 
-from headwater.errors import ConnectionLost, HeadwaterError, SettingsError
+from headwater.errors import ConnectionLost, HeadwaterError, SettingsError, SourceError
 from headwater.postgres.backoff import Backoff
-from headwater.postgres.connect import AsyncConnection, connect, describe, translate
+from headwater.postgres.connect import AsyncConnection, connect, describe, is_passing, translate
 from headwater.postgres.statements import execute, load
 
 SQL: Final = load("headwater.postgres", "sql/listen.sql")
 # NAMEDATALEN - 1; a longer name would be cut by LISTEN and refused by NOTIFY.
 _MAX_CHANNEL_BYTES = 63
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ListenSettings:
 async def listen(settings: ListenSettings) -> AsyncGenerator[Heard]:
     """Yield `Listening` after each connect and notifications after it, for ever; close it, or cancel the task, to end.
 
-    A first connect that cannot succeed (wrong password, no such database) raises. Once it listened, nothing but
+    A first connect that cannot succeed (wrong password, no such database, a standby) raises. Once it listened, nothing but
     cancellation ends it: it logs what went wrong and connects again, waiting longer after each failure.
     """
     failures, has_listened = 0, False
@@ -78,6 +78,7 @@ async def listen(settings: ListenSettings) -> AsyncGenerator[Heard]:
         try:
             async with _subscribed(settings) as connection:
                 failures, has_listened = 0, True
+                _log.debug("listening", extra={"server": describe(settings.url), "channels": list(settings.channels)})
                 yield Listening(connection.info.backend_pid)
                 async for notification in _notifications(connection, settings):
                     yield notification
@@ -86,7 +87,7 @@ async def listen(settings: ListenSettings) -> AsyncGenerator[Heard]:
                 raise
             failures += 1
             wait = settings.backoff.after(failures, random.random()).total_seconds()
-            logger.warning("listening stopped, again in %.1f s: %s", wait, exc)
+            _log.warning("listening stopped, again in %.1f s: %s", wait, exc)
             await asyncio.sleep(wait)
 
 
@@ -99,7 +100,13 @@ async def _subscribed(settings: ListenSettings) -> AsyncIterator[AsyncConnection
             await execute(connection, SQL["listen"].compose(channel=sql.Identifier(channel)))
         yield connection
     except psycopg.Error as exc:
-        raise translate(exc, settings.url) from exc
+        if connection.closed or is_passing(exc):
+            raise translate(exc, settings.url) from exc
+        reason = exc.diag.message_primary or type(exc).__name__
+        raise SourceError(
+            f"PostgreSQL at {describe(settings.url)} does not let us listen: {reason}; connect to the primary, as a role "
+            "that may"
+        ) from exc
     finally:
         # The server forgets a listener when its socket closes; waiting for an answer would only delay a cancelled task.
         await connection.close()

@@ -7,6 +7,7 @@ migration.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from psycopg import sql
 from headwater.errors import SchemaError, SettingsError
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import DEFAULT_SCHEMA, Query, execute_sync, fetch_sync, load, with_schema
+
+_log = logging.getLogger(__name__)
 
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>\w+)\.sql")
 _SCHEMA_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -139,6 +142,7 @@ def _apply_next(connection: Connection, component: Component) -> tuple[Migration
             _run(connection, component, migration)
             facts = {"number": migration.number, "name": migration.name, "checksum": migration.checksum}
             execute_sync(connection, queries["record_migration"].bind(object, component=component.name, **facts))
+            _log.debug("migration applied", extra={"component": component.name, "migration": str(migration)})
         return pending
 
 
@@ -151,7 +155,10 @@ def _run(connection: Connection, component: Component, migration: Migration) -> 
         if connection.broken:
             raise
         reason = exc.diag.message_primary or type(exc).__name__
-        raise SchemaError(f"migration {migration} of {component.name} failed and left nothing behind: {reason}") from exc
+        raise SchemaError(
+            f"migration {migration} of {component.name} failed and left nothing behind: {reason}; remove from schema "
+            f"{component.schema} what is in its way, or grant role {connection.info.user} what it lacks, and start again"
+        ) from exc
 
 
 def _prepare(connection: Connection, component: Component) -> None:

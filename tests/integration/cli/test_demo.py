@@ -126,6 +126,23 @@ def test_a_signal_leaves_nothing_behind_on_a_server_of_the_user(database):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_the_slot_waits_for_a_running_transaction_ends_the_demo(database, number, code):
+    waiting = "select from pg_stat_activity where query like 'CREATE_REPLICATION_SLOT%' and wait_event_type = 'Lock'"
+    with connect_sync(database) as running, connect_sync(database) as connection:
+        running.execute("begin; select pg_current_xact_id()")
+        with started("--seconds", "60", "--url", database) as program:
+            eventually(lambda: connection.execute(waiting).fetchall())
+            program.send_signal(number)
+            _, errors = program.communicate(timeout=15)
+        assert program.returncode == code, errors
+        assert "Traceback" not in errors
+        running.execute("rollback")
+
+    assert eventually(lambda: left_behind(database) == [])
+
+
+@pytest.mark.timeout(60)
 def test_changes_that_are_lost_on_the_way_are_noticed_and_named(database, headwater, monkeypatch):
     def lose_the_deletes(batch, types):
         return (change for change in decode_rows(batch, types) if getattr(change, "op", None) != "d")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,7 +35,7 @@ def started(url, *arguments, **options):
     """The program as a process of its own, which is killed at the end if it still runs."""
     command = [sys.executable, "-m", "headwater.cli", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env={**os.environ, "HEADWATER_URL": url}, **pipes, **options) as process:
+    with subprocess.Popen(command, env={**os.environ, "HEADWATER_URL": url}, **(pipes | options)) as process:
         try:
             yield process
         finally:
@@ -91,6 +92,55 @@ def test_a_slot_that_is_made_keeps_its_own_publication(database, headwater):
         assert publications(connection) == ["mine"]
         connection.execute("insert into item values (1)")
         assert printed_ids(headwater("tail", "item", "--slot", "mine", "--once", "--url", database)[1]) == [1]
+
+
+def test_a_slot_without_its_publication_is_refused_and_keeps_what_waits_in_it(any_database, headwater):
+    with connect_sync(any_database) as connection:
+        connection.execute("create table item (id int primary key)")
+        connection.execute("select pg_create_logical_replication_slot('old', 'pgoutput')")
+        before = confirmed_flush(connection, "old")
+        connection.execute("insert into item values (1)")
+        for more in ((), ("--create",)):
+            code, output, errors = headwater("tail", "item", "--slot", "old", "--once", *more, "--url", any_database)
+            assert (code, output) == (1, "")
+            assert "slot 'old' has no publication of its name" in errors
+            assert "--publication" in errors
+            assert "headwater slots drop old" in errors
+            assert "--create" in errors
+        assert publications(connection) == []
+        assert confirmed_flush(connection, "old") == before
+
+
+def test_tables_of_a_slot_that_change_count_from_now_on_and_a_warning_says_so(any_database, headwater):
+    with connect_sync(any_database) as connection:
+        connection.execute("create table item (id int primary key); create table other (id int primary key)")
+        assert headwater("tail", "item", "--slot", "mine", "--create", "--once", "--url", any_database)[0] == 0
+        connection.execute("insert into other values (10)")
+        connection.execute("insert into item values (1)")
+
+        code, output, errors = headwater("tail", "item", "other", "--slot", "mine", "--once", "--url", any_database)
+        assert (code, printed_ids(output)) == (0, [1])
+        (warning,) = printed(errors)
+        assert (warning["level"], warning["slot"]) == ("warning", "mine")
+        assert (
+            "add public.other, only for what commits from now on; what they had before does not come" in warning["message"]
+        )
+
+        connection.execute("insert into other values (11)")
+        code, output, errors = headwater("tail", "item", "--slot", "mine", "--once", "--url", any_database)
+        assert (code, printed_ids(output)) == (0, [11])
+        (warning,) = printed(errors)
+        assert (
+            "drop public.other, only for what commits from now on; what waits in the slot is as before" in warning["message"]
+        )
+
+
+def test_a_slot_is_not_made_before_the_publication_that_is_named(database, headwater):
+    with prepare(database) as connection:
+        code, output, errors = headwater("tail", "--slot", "new", "--create", "--publication", "nix", "--url", database)
+        assert (code, output) == (1, "")
+        assert "publication 'nix' does not exist" in errors
+        assert connection.execute("select slot_name from pg_replication_slots").fetchall() == [("hw",)]
 
 
 def test_a_publication_that_a_killed_tail_left_behind_is_dropped_by_the_next(database, headwater):
@@ -210,9 +260,20 @@ def test_a_server_without_logical_wal_is_told_what_to_set(headwater):
     with EmbeddedPostgres(postgres_settings(18, wal_level="replica")) as server, fresh_database(server.url) as url:
         with connect_sync(url) as connection:
             connection.execute("create table item (id int primary key)")
-        code, output, errors = headwater("tail", "item", "--url", url)
-    assert (code, output) == (1, "")
-    assert "set wal_level = logical" in errors.splitlines()[-1]
+        for slot in ((), ("--slot", "mine", "--create")):
+            code, output, errors = headwater("tail", "item", *slot, "--url", url)
+            assert (code, output) == (1, "")
+            assert "set wal_level = logical" in errors.splitlines()[-1]
+        with connect_sync(url) as connection:
+            assert publications(connection) == []
+
+
+def test_a_publication_that_was_there_before_stays_when_its_slot_cannot_be_made(headwater):
+    with EmbeddedPostgres(postgres_settings(18, wal_level="replica")) as server, fresh_database(server.url) as url:
+        with connect_sync(url) as connection:
+            connection.execute("create table item (id int primary key); create publication mine for table item")
+            assert headwater("tail", "item", "--slot", "mine", "--create", "--url", url)[0] == 1
+            assert publications(connection) == ["mine"]
 
 
 def test_a_slot_of_another_plugin_is_refused_with_its_name(postgres15, headwater):
@@ -244,6 +305,16 @@ def test_a_full_disk_for_spilled_transactions_is_reported_and_nothing_is_confirm
         assert confirmed_flush(connection) <= Lsn(before + (1 << 20))
         with started(database, *FROM_SLOT, "--once") as again:
             assert len(printed(again.communicate(timeout=15)[0])) == 5000
+
+
+def test_a_full_device_for_the_output_is_one_line_and_nothing_is_confirmed(database, headwater):
+    with prepare(database, "insert into item values (1), (2)") as connection:
+        before = confirmed_flush(connection)
+        with Path("/dev/full").open("w") as full, started(database, *FROM_SLOT, "--once", stdout=full) as tail:
+            _, errors = tail.communicate(timeout=15)
+        assert (tail.returncode, errors) == (1, "error: cannot write the output: No space left on device\n")
+        assert confirmed_flush(connection) <= Lsn(before + 4096)
+    assert printed_ids(headwater(*FROM_SLOT, "--once", "--url", database)[1]) == [1, 2]
 
 
 def _no_large_files():

@@ -2,16 +2,23 @@
 
 import asyncio
 import logging
+import os
+import shutil
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from tempfile import mkdtemp
 from urllib.parse import urlsplit
 
 import pytest
 
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SourceError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect
 from headwater.postgres.listen import Heard, Listening, ListenSettings, Notification, listen
+from tests.servers import postgres_settings, shared_place
 
 
 def settings(url, *channels, **changes):
@@ -128,6 +135,33 @@ async def test_a_password_that_is_wrong_from_the_start_is_an_error(database):
 
     with pytest.raises(SourceError, match="password authentication failed"):
         await anext(listen(settings(wrong)))
+
+
+@pytest.fixture
+def standby():
+    """A server in recovery: a cluster that was stopped in order, and told to wait for a primary that it has not got."""
+    directory = Path(mkdtemp(prefix="headwater-standby-", dir=shared_place()))
+    directory.chmod(0o711)
+    server = EmbeddedPostgres(replace(postgres_settings(18), directory=directory / "cluster"))
+    try:
+        server.start()
+        server.stop()
+        owner = (directory / "cluster" / "data").stat()
+        signal_file = directory / "cluster" / "data" / "standby.signal"
+        signal_file.touch()
+        os.chown(signal_file, owner.st_uid, owner.st_gid)
+        with server:
+            yield server.url
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def test_a_standby_which_nobody_can_listen_to_is_an_error_at_once(standby):
+    with pytest.raises(SourceError, match=r"does not let us listen: .* recovery; connect to the primary") as caught:
+        async with asyncio.timeout(10):
+            await anext(listen(settings(standby)))
+
+    assert not caught.value.retryable
 
 
 async def test_a_server_that_is_not_there_yet_is_waited_for(database, unused_tcp_port, caplog):

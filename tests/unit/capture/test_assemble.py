@@ -11,6 +11,7 @@ from headwater.errors import DecodeError
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.replication.rows import decode_rows
 from tests import pgoutput_writer as write
+from tests.capturing import open_files
 from tests.data.record import VERSIONS, load
 from tests.recorded import TYPES, batches, changes, line
 
@@ -149,11 +150,17 @@ def test_a_slot_that_decodes_at_prepare_is_refused_with_the_remedy():
 def test_nothing_is_left_in_the_spill_directory_whether_committed_aborted_or_dropped(tmp_path):
     stream = load("streamed", 18)
     assembler = Assembler(10_000, tmp_path)
-    held = list(assembler.feed(map(memoryview, stream[: len(stream) // 2])))
-    assert list(tmp_path.iterdir()) == []
-    held += assembler.feed(map(memoryview, stream[len(stream) // 2 :]))
-    assembler.close()
+    opened, held = [], []
+    for message in stream:
+        held += assembler.feed([memoryview(message)])
+        opened.append(open_files(tmp_path))
+    assert set(opened) == {0, 1}
     assert held
+    # Stopped in the middle of a transaction, all is let go too.
+    list(assembler.feed(map(memoryview, stream[: opened.index(1) + 1])))
+    assert open_files(tmp_path) == 1
+    assembler.close()
+    assert open_files(tmp_path) == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,6 +23,9 @@ def test_settings_do_not_show_the_password():
         ({"batch_bytes": 10, "buffer_bytes": 5}, "batch_bytes"),
         ({"status_interval": timedelta(0)}, "status_interval"),
         ({"heartbeat_interval": timedelta(seconds=-1)}, "heartbeat_interval"),
+        ({"batch_bytes": 2**30, "buffer_bytes": 2**31}, "256 MiB"),
+        ({"slot_patience": timedelta(seconds=-1)}, "slot_patience"),
+        ({"heartbeat_bytes": 0}, "heartbeat_bytes"),
         ({"spill_directory": Path("/nowhere/at/all")}, "/nowhere/at/all"),
     ],
 )

@@ -1,11 +1,13 @@
 """What becomes of arguments, errors, signals and closed pipes; no server needed."""
 
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -116,6 +118,11 @@ def test_help_teaches_by_examples(command, capsys):
     assert "Examples:" in capsys.readouterr().out
 
 
+def test_the_help_tells_the_exit_codes(capsys):
+    program.run(["--help"])
+    assert "0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted" in " ".join(capsys.readouterr().out.split())
+
+
 def headwater(*arguments, **options):
     command = [sys.executable, "-c", "from headwater.cli.app import main; main()", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
@@ -130,6 +137,21 @@ def test_a_reader_that_has_enough_causes_no_noise():
     os.close(writing)
 
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["version", "--json"], ["--help"]])
+def test_a_full_device_for_the_output_is_one_line_and_exit_code_1(arguments):
+    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", *arguments]
+
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (1, "error: cannot write the output: No space left on device\n")
+
+
+def test_trouble_with_a_file_of_our_own_is_not_taken_for_the_output(failing):
+    with pytest.raises(OSError, match="/var/spill"):
+        failing(OSError(errno.ENOSPC, "No space left on device", "/var/spill"))(["fail"])
 
 
 def test_ctrl_c_while_waiting_for_a_server_is_quiet():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.embedded import claim as claim_module
 from headwater.embedded.claim import claim_directory
 from headwater.embedded.process import Command, Process, spawn, wait_until
 from headwater.errors import HeadwaterError, SettingsError
@@ -138,6 +139,23 @@ def test_a_directory_that_has_disappeared_is_forgotten(tmp_path):
     claim_directory(tmp_path, None, "other").release()
     assert [entry.resolve() for entry in entries(tmp_path)] == [claim.directory]
     claim.release()
+
+
+@pytest.mark.parametrize("moment", ["try_lock", "is_free"])
+def test_a_directory_that_its_owner_removes_meanwhile_does_not_disturb_another_start(tmp_path, monkeypatch, moment):
+    (tmp_path / "lasting").mkdir(mode=0o700)
+    (tmp_path / "servers").mkdir(mode=0o700)
+    entry = tmp_path / "servers" / "ending"
+    entry.symlink_to(tmp_path / "lasting")
+    looked = getattr(claim_module, moment)
+
+    def remove_then_look(path):
+        entry.unlink(missing_ok=True)
+        return looked(path)
+
+    monkeypatch.setattr(claim_module, moment, remove_then_look)
+    claim_directory(tmp_path, None, "other").release()
+    assert entries(tmp_path) == []
 
 
 def test_a_record_that_others_could_have_written_is_not_followed(tmp_path):

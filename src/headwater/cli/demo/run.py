@@ -1,11 +1,8 @@
 """One run: set the stage, capture while the traffic is written, compare, and sum it up."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from threading import Thread
 
 from headwater.capture import Capture, CaptureSettings, CatalogTypes
 from headwater.capture.statements import wal_position
@@ -31,7 +28,7 @@ def run(connection: Connection, url: str, seconds: float, view: View, *, is_priv
     version = connection.info.parameter_status("server_version") or "?"
     server = Server(describe(url), version.split()[0], is_private)
     view.step(f"Creating tables, a publication and a slot on PostgreSQL {server.version}")
-    with staged(connection, url) as tables, _started(Capture(_settings(url))) as capture:
+    with staged(connection, url) as tables, Capture(_settings(url)) as capture:
         follower = _follower(connection, url, capture, tables)
         (begin,) = fetch_sync(connection, wal_position())
         view.begin(seconds)
@@ -54,26 +51,6 @@ def _settings(url: str) -> CaptureSettings:
         batch_bytes=_BATCH_BYTES,
         status_interval=timedelta(milliseconds=250),
     )
-
-
-@contextmanager
-def _started(capture: Capture) -> Iterator[Capture]:
-    """Start it in a thread: a slot waits for all running transactions to end, and libpq would not let go for a signal."""
-    begun: Future[None] = Future()
-    Thread(target=_begin, args=(capture.start, begun), name="demo start", daemon=True).start()
-    try:
-        begun.result()
-        yield capture
-    finally:
-        capture.stop()
-
-
-def _begin(start: Callable[[], None], begun: Future[None]) -> None:
-    try:
-        start()
-        begun.set_result(None)
-    except Exception as exc:  # noqa: BLE001 - raised where the result is waited for
-        begun.set_exception(exc)
 
 
 def _follower(connection: Connection, url: str, capture: Capture, tables: Sequence[Table]) -> Follower:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from headwater.errors import DecodeError
 from headwater.model import Lsn
-from headwater.postgres.replication.messages import Begin
+from headwater.postgres.replication.messages import Begin, Relation
 
 Bounds: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -51,6 +51,20 @@ class Batch:
     def __len__(self) -> int:
         """How many messages there are."""
         return len(self.bounds) - 1
+
+
+def placed(error: DecodeError, commit_lsn: Lsn | None, message_type: str | None = None) -> DecodeError:
+    """The error with the transaction where it happened, if that is known, and with what to do about it."""
+    place = "" if commit_lsn is None else " with this position"
+    remedy = (
+        f"report it{place}; the slot keeps what is not confirmed, and `headwater tail --peek` shows what comes before it"
+    )
+    return DecodeError(f"{error.reason}; {remedy}", lsn=commit_lsn, message_type=error.message_type or message_type)
+
+
+def misfit(error: DecodeError, relation: Relation, column: str) -> DecodeError:
+    """The error of a value with the column that it stands in."""
+    return DecodeError(f"column {column!r} of {relation.table}: {error.reason}")
 
 
 def lay_out(messages: Sequence[bytes | memoryview]) -> tuple[bytes, Bounds]:

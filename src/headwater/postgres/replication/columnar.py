@@ -4,6 +4,7 @@ The messages of one relation and operation are walked in step, column by column,
 are then cut out of the buffer in one go and cast to the column's Arrow type. The row form in `rows` gives the same values.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,12 +13,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.errors import DecodeError
-from headwater.postgres.replication.batch import Batch, Bytes, changes_per_message, tags_of
+from headwater.postgres.replication.batch import Batch, Bytes, changes_per_message, misfit, placed, tags_of
 from headwater.postgres.replication.messages import Relation, Truncate
-from headwater.postgres.replication.pgoutput import decode, parse_relation, text_of
+from headwater.postgres.replication.pgoutput import LATEST_MICROS, decode, parse_relation, text_of
 from headwater.postgres.replication.protocol import POSTGRES_EPOCH
+from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import Types, from_text
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -25,6 +28,10 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _NULL, _UNCHANGED, _TEXT = b"nut"
 _BEGIN_BYTES, _COMMIT_BYTES = 21, 26
+# The tags by what is to be done with them here: those of the messages that carry no rows are rare, so `decode` checks them.
+_OUT_OF_PLACE, _VECTORISED, _RARE = range(3)
+_SORTS = np.full(256, _OUT_OF_PLACE, np.uint8)
+_SORTS[list(b"BCIUDTR")], _SORTS[list(b"OYM")] = _VECTORISED, _RARE
 # 2000-01-01, PostgreSQL's epoch, in microseconds of Unix time.
 _EPOCH_MICROS = 946_684_800_000_000
 
@@ -57,8 +64,10 @@ class Group:
     """The changes of one kind to one table as it was at that time.
 
     `tag` is I, U, D or T as in the protocol. `before` holds what was sent of the old rows: `old_kind` K is the columns of
-    the replica identity, O all columns. `unchanged` marks the values of `after` that the server did not send; they are NULL
-    there. A truncate has neither rows.
+    the replica identity, O all columns. `key_changed` marks the updates of K whose key differs; the server also sends an old
+    key that stayed, when it is stored out of line (TOAST). Under O the stream does not tell the key, and none is marked.
+    `unchanged` marks the values of `after` that the server sent neither there nor in the old row; they are NULL there. A
+    truncate has neither rows.
     """
 
     relation: Relation
@@ -68,6 +77,7 @@ class Group:
     before: pa.RecordBatch | None
     after: pa.RecordBatch | None
     unchanged: Mapping[str, Mask]
+    key_changed: Mask
     rejected: Sequence[RejectedValue]
 
     def __len__(self) -> int:
@@ -78,8 +88,13 @@ def decode_columns(batch: Batch, types: Types) -> list[Group]:
     """The batch's row changes in groups; within a group they are in the order of the stream."""
     if not len(batch):
         return []
-    walk = _Walk(batch, types)
-    return [*walk.row_groups(), *walk.truncates()]
+    try:
+        walk = _Walk(batch, types)
+        return [*walk.row_groups(), *walk.truncates()]
+    except DecodeError as error:
+        # Vectors do not tell which message it was. The row decoder refuses the same one, and names its place.
+        deque(decode_rows(batch, types), maxlen=0)
+        raise placed(error, None) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,8 @@ class _Walk:
         self._tags = tags_of(batch.data, batch.bounds)
         self._starts, self._ends = batch.bounds[:-1], batch.bounds[1:]
         self._xid_bytes = batch.xid_bytes
+        self._check_rare()
+        self._described = self._relations()
         self._places = self._positions()
 
     def row_groups(self) -> Iterator[Group]:
@@ -124,50 +141,70 @@ class _Walk:
                 raise DecodeError("a truncate was expected", message_type="T")
             for step, oid in enumerate(message.relation_oids):
                 (relation, at), *_ = self._by_version(oid, np.array([index]))
-                place = self._places.at(at)
-                yield Group(relation, "T", None, replace(place, ordinal=place.ordinal + step), None, None, {}, ())
+                place, none = self._places.at(at), np.zeros(1, np.bool_)
+                place = replace(place, ordinal=place.ordinal + step)
+                yield Group(relation, "T", None, place, None, None, {}, none, ())
 
     def _positions(self) -> Places:
         """The place of every message, as if each were a change."""
-        batch, begins = self._batch, np.flatnonzero(self._tags == ord("B"))
-        self._check_length(begins, _BEGIN_BYTES, exact=True)
-        self._check_length(np.flatnonzero(self._tags == ord("C")), _COMMIT_BYTES, exact=True)
-        transaction = np.cumsum(self._tags == ord("B"))
-        at = self._starts[begins] + 1
-        first = batch.begin
-        if first is None and (transaction == 0).any() and self._has_changes(transaction == 0):
+        batch, first = self._batch, self._batch.begin
+        is_begin, is_commit = self._tags == ord("B"), self._tags == ord("C")
+        begins, commits = np.flatnonzero(is_begin), np.flatnonzero(is_commit)
+        self._check_control(begins, _BEGIN_BYTES, (1,), 9)
+        self._check_control(commits, _COMMIT_BYTES, (2, 10), 18)
+        steps = changes_per_message(batch.data, batch.bounds, self._tags, self._xid_bytes)
+        is_edge = is_begin | is_commit
+        is_open = np.concatenate(([first is not None], is_begin[is_edge]))
+        if not (is_open[np.cumsum(is_edge)] | (steps == 0)).all():
             raise DecodeError("changes come before the Begin of their transaction")
+        transaction, at = np.cumsum(is_begin), self._starts[begins] + 1
         lead = (int(first.commit_lsn), _micros(first.committed_at), first.xid) if first else (0, 0, 0)
         commit_lsn = np.concatenate(([lead[0]], self._int64(at)))
         committed_at = np.concatenate(([lead[1]], self._int64(at + 8) + _EPOCH_MICROS))
         xid = np.concatenate(([lead[2]], self._uint32(at + 16)))
-        steps = changes_per_message(batch.data, batch.bounds, self._tags, self._xid_bytes)
         counted = np.cumsum(steps) - steps
         base = np.concatenate(([-batch.first_ordinal], counted[begins]))
         return Places(commit_lsn[transaction], counted - base[transaction], xid[transaction], committed_at[transaction])
 
-    def _has_changes(self, mask: Mask) -> bool:
-        return bool(np.isin(self._tags[mask], list(b"IUDT")).any())
+    def _check_control(self, index: Ints, size: int, lsns: tuple[int, ...], time: int) -> None:
+        """Begin and Commit are of fixed length, and have positions and a time at these places."""
+        self._check_length(index, size, exact=True)
+        at = self._starts[index]
+        micros = self._int64(at + time)
+        if any((self._int64(at + lsn) < 0).any() for lsn in lsns) or ((micros < 0) | (micros > LATEST_MICROS)).any():
+            raise DecodeError("it has no possible position or time", message_type=chr(self._tags[index[0]]))
+
+    def _check_rare(self) -> None:
+        """Decode what carries no rows, and refuse what has no place here."""
+        sort = _SORTS[self._tags]
+        if (sort == _OUT_OF_PLACE).any():
+            raise DecodeError("it has no place in a batch")
+        for index in np.flatnonzero(sort == _RARE).tolist():
+            decode(self._batch.message(index), streamed=self._batch.streamed)
+
+    def _relations(self) -> dict[int, list[tuple[int, Relation]]]:
+        """The relations that the batch describes by oid, each with the message that does."""
+        found: dict[int, list[tuple[int, Relation]]] = {}
+        for index in np.flatnonzero(self._tags == ord("R")).tolist():
+            relation = parse_relation(b"R" + bytes(self._batch.message(index)[1 + self._xid_bytes :]))
+            found.setdefault(relation.oid, []).append((index, relation))
+        return found
 
     def _by_version(self, oid: int, index: Ints) -> Iterator[tuple[Relation, Ints]]:
         """The messages of one table, split where a new Relation message changed how it looks."""
-        redefined = [i for i in np.flatnonzero(self._tags == ord("R")).tolist() if self._relation_oid(i) == oid]
-        edges = np.searchsorted(index, np.array(redefined, np.int64))
-        for part, define in zip(np.split(index, edges), (None, *redefined), strict=True):
+        described = self._described.get(oid, [])
+        edges = np.searchsorted(index, np.array([at for at, _ in described], np.int64))
+        before, *parts = np.split(index, edges)
+        if len(before):
+            yield self._known_before(oid), before
+        for (_, relation), part in zip(described, parts, strict=True):
             if len(part):
-                yield self._relation(oid, define), part
+                yield relation, part
 
-    def _relation(self, oid: int, defined_at: int | None) -> Relation:
-        if defined_at is not None:
-            message = self._batch.message(defined_at)
-            return parse_relation(b"R" + bytes(message[1 + self._xid_bytes :]))
+    def _known_before(self, oid: int) -> Relation:
         if oid not in self._batch.relations:
             raise DecodeError(f"relation {oid} was never described")
         return parse_relation(self._batch.relations[oid])
-
-    def _relation_oid(self, index: int) -> int:
-        start = int(self._starts[index]) + 1 + self._xid_bytes
-        return int.from_bytes(self._batch.data[start : start + 4])
 
     def _group(self, relation: Relation, tag: str, kind: str, index: Ints) -> Group:
         at, ends = self._starts[index] + 1 + self._xid_bytes + 4, self._ends[index]
@@ -177,6 +214,8 @@ class _Walk:
         old = new = None
         if old_kind:
             old, at = self._row(relation, at + 1, ends, tag)
+            if any((column.state == _UNCHANGED).any() for column in old):
+                raise DecodeError("a column of an old row is marked as unchanged", message_type=tag)
         if tag != "D":
             self._expect_new(at, ends, tag)
             new, at = self._row(relation, at + 1, ends, tag)
@@ -184,11 +223,23 @@ class _Walk:
             raise DecodeError("bytes are left over at its end", message_type=tag)
         rejected: list[RejectedValue] = []
         before = None if old is None else self._record_batch(relation, old, rejected, old_kind)
-        if new is not None and old is not None and old_kind == "O":
-            new = [_filled(column, previous) for column, previous in zip(new, old, strict=True)]
+        key_changed = np.zeros(len(index), np.bool_)
+        if new is not None and old is not None:
+            new = _filled(relation, new, old, old_kind)
+            if old_kind == "K":
+                key_changed = self._key_changed(relation, new, old)
         after = None if new is None else self._record_batch(relation, new, rejected)
         unchanged = {} if new is None else _unchanged(relation, new)
-        return Group(relation, tag, old_kind, self._places.at(index), before, after, unchanged, tuple(rejected))
+        return Group(relation, tag, old_kind, self._places.at(index), before, after, unchanged, key_changed, tuple(rejected))
+
+    def _key_changed(self, relation: Relation, new: list[_Texts], old: list[_Texts]) -> Mask:
+        changed = np.zeros(len(new[0].start) if new else 0, np.bool_)
+        for column, texts, previous in zip(relation.columns, new, old, strict=True):
+            if column.key:
+                # Two NULLs compare as NULL: no change. One beside a text shows in the states.
+                differs = pc.fill_null(pc.not_equal(self._cut(texts), self._cut(previous)), False)
+                changed |= differs.to_numpy(zero_copy_only=False) | (texts.state != previous.state)
+        return changed
 
     def _row(self, relation: Relation, at: Ints, ends: Ints, tag: str) -> tuple[list[_Texts], Ints]:
         """The columns of a row that begins at `at` in each message, and where the row ends."""
@@ -229,7 +280,10 @@ class _Walk:
         for column, texts in zip(relation.columns, row, strict=True):
             if column.key or old_kind != "K":
                 cut = self._cut(texts)
-                array, failed = from_text(cut, self._types, column.type_oid, column.typmod)
+                try:
+                    array, failed = from_text(cut, self._types, column.type_oid, column.typmod)
+                except DecodeError as error:
+                    raise misfit(error, relation, column.name) from error
                 rejected += [RejectedValue(i, column.name, cut[i].as_py(), old_kind is not None) for i in failed]
                 names.append(column.name)
                 arrays.append(array)
@@ -297,8 +351,15 @@ def _within(at: Ints, ends: Ints, tag: str) -> None:
         raise DecodeError("it ends in mid field", message_type=tag)
 
 
-def _filled(column: _Texts, previous: _Texts) -> _Texts:
-    """The column with what the server did not send taken from the whole old row, which has it."""
+def _filled(relation: Relation, new: list[_Texts], old: list[_Texts], old_kind: str | None) -> list[_Texts]:
+    """The new row with what the server did not send taken from the old row, as far as that has it."""
+    return [
+        _filled_column(texts, previous) if column.key or old_kind == "O" else texts
+        for column, texts, previous in zip(relation.columns, new, old, strict=True)
+    ]
+
+
+def _filled_column(column: _Texts, previous: _Texts) -> _Texts:
     missing = column.state == _UNCHANGED
     if not missing.any():
         return column

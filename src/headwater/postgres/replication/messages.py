@@ -55,6 +55,11 @@ class Relation:
     identity: str
     columns: tuple[RelationColumn, ...]
 
+    @property
+    def table(self) -> str:
+        """The name with its schema, for messages to people."""
+        return f"{self.schema}.{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Type:

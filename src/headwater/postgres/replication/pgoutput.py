@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from headwater.errors import DecodeError
 from headwater.model import UNCHANGED, Lsn, Unchanged
@@ -48,8 +48,10 @@ _UINT8, _UINT16, _INT32, _UINT32 = (struct.Struct(form) for form in ("!B", "!H",
 _TEXT: Final = ord("t")
 _NO_TEXT: Final[Mapping[int, Unchanged | None]] = {ord("n"): None, ord("u"): UNCHANGED}
 _UINT64, _INT64 = struct.Struct("!Q"), struct.Struct("!q")
+# No server gets as far as the 64th bit, and columns of positions are integers with sign.
+MAX_LSN: Final = 2**63 - 1
 # The longest span datetime can hold beyond 2000 is far shorter than 63 bits of microseconds.
-_LATEST_MICROS = (datetime.max.replace(tzinfo=POSTGRES_EPOCH.tzinfo) - POSTGRES_EPOCH) // timedelta(microseconds=1)
+LATEST_MICROS: Final = (datetime.max.replace(tzinfo=POSTGRES_EPOCH.tzinfo) - POSTGRES_EPOCH) // timedelta(microseconds=1)
 
 
 class Reader:
@@ -87,11 +89,14 @@ class Reader:
         return self.number(_UINT32)
 
     def lsn(self) -> Lsn:
-        return Lsn(self.number(_UINT64))
+        lsn = self.number(_UINT64)
+        if lsn > MAX_LSN:
+            raise self.fail(f"{lsn:#x} is not a WAL position")
+        return Lsn(lsn)
 
     def time(self) -> datetime:
         micros = self.number(_INT64)
-        if not 0 <= micros <= _LATEST_MICROS:
+        if not 0 <= micros <= LATEST_MICROS:
             raise self.fail(f"{micros} microseconds since 2000 is not a time stamp")
         return POSTGRES_EPOCH + timedelta(microseconds=micros)
 
@@ -141,6 +146,13 @@ class Reader:
         self._position = at
         return tuple(values)
 
+    def old_row(self) -> Tuple:
+        """The columns of an old row, which the server writes out whole."""
+        values = self.row()
+        if UNCHANGED in values:
+            raise self.fail("a column of an old row is marked as unchanged")
+        return values
+
     @property
     def at_end(self) -> bool:
         return self._position == len(self._data)
@@ -168,13 +180,21 @@ def decode_subtransaction(data: bytes | memoryview) -> int:
     return Reader(data).uint32()
 
 
+Decoded = TypeVar("Decoded", bound=PgoutputMessage)
+
+
+def expect(kind: type[Decoded], message: bytes | memoryview | None) -> Decoded:
+    """Decode a message that must be of one kind."""
+    decoded = decode(message or b"")
+    if not isinstance(decoded, kind):
+        raise DecodeError(f"{kind.__name__} was expected", message_type=type(decoded).__name__)
+    return decoded
+
+
 @lru_cache(maxsize=4096)
 def parse_relation(message: bytes) -> Relation:
     """The relation that a Relation message, without a transaction id, describes."""
-    relation = decode(message)
-    if not isinstance(relation, Relation):
-        raise DecodeError("a Relation message was expected", message_type=chr(message[0]))
-    return relation
+    return expect(Relation, message)
 
 
 def text_of(value: bytes) -> str:
@@ -206,7 +226,10 @@ def _relation(reader: Reader) -> Relation:
     oid, schema, name = reader.uint32(), reader.string(), reader.string()
     identity, count = reader.letter("dnfi"), reader.uint16()
     # The catalog's own schema is sent as an empty string.
-    return Relation(oid, schema or "pg_catalog", name, identity, tuple(_relation_column(reader) for _ in range(count)))
+    columns = tuple(_relation_column(reader) for _ in range(count))
+    if len({column.name for column in columns}) != count:
+        raise reader.fail(f"two columns of {schema}.{name} have the same name")
+    return Relation(oid, schema or "pg_catalog", name, identity, columns)
 
 
 def _relation_column(reader: Reader) -> RelationColumn:
@@ -228,13 +251,13 @@ def _update(reader: Reader) -> Update:
     oid, kind = reader.uint32(), reader.letter("KON")
     if kind == "N":
         return Update(oid, None, None, reader.row())
-    old = reader.row()
+    old = reader.old_row()
     reader.letter("N")
     return Update(oid, kind, old, reader.row())
 
 
 def _delete(reader: Reader) -> Delete:
-    return Delete(reader.uint32(), reader.letter("KO"), reader.row())
+    return Delete(reader.uint32(), reader.letter("KO"), reader.old_row())
 
 
 def _truncate(reader: Reader) -> Truncate:

@@ -4,6 +4,7 @@ Reconcile the publication before the slot is made, and before a table's snapshot
 were written while their table was published, and a slot that is older than its publication breaks the stream.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,8 @@ from headwater.errors import IdentityMissing, SettingsError, SourceError
 from headwater.postgres.catalog import Table, leaves_without_identity, list_tables, select_tables
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
+
+_log = logging.getLogger(__name__)
 
 SQL: Final = load("headwater.postgres", "sql/publication.sql")
 
@@ -133,6 +136,7 @@ def reconcile(connection: Connection, wanted: Publication) -> tuple[Step, ...]:
         steps = plan_publication(connection, wanted)
         for step in steps:
             _apply(connection, wanted.name, step)
+            _log.debug("publication changed", extra={"publication": wanted.name, "step": str(step)})
     return steps
 
 

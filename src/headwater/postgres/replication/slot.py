@@ -4,6 +4,7 @@ A slot keeps WAL until its reader confirms it. The publication has to be there b
 as it was when a change was written, so a change that is older than its publication breaks the stream or is left out of it.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -17,22 +18,21 @@ from headwater.postgres.connect import Connection
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.statements import fetch_sync, load
 
+_log = logging.getLogger(__name__)
+
 SQL: Final = load("headwater.postgres", "sql/slot.sql")
 PLUGIN: Final = "pgoutput"
 # The first version whose slots can follow a failover to a standby.
 FAILOVER_VERSION: Final = 170000
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
-# What a server may say to a new slot, in its default language, and what to do about it.
-_REFUSALS: Final = (
-    (re.compile("already exists"), "use it as it is, or drop it with `headwater slots drop {name}`"),
-    (
-        re.compile("all replication slots are in use"),
-        "drop one that nobody reads (`headwater slots`), or raise max_replication_slots",
-    ),
-    (re.compile("wal_level"), "set wal_level = logical and restart the server"),
-    (re.compile("permission denied|must be superuser"), "run `alter role ... replication` for this user as a superuser"),
-)
+# The SQLSTATEs with which a server refuses a new slot, and what to do about each.
+_REMEDIES: Final = {
+    "42710": "use it as it is, or drop it with `headwater slots drop {name}`",
+    "53400": "drop one that nobody reads (`headwater slots`), or raise max_replication_slots",
+    "55000": "set wal_level = logical and restart the server",
+    "42501": "run `alter role ... replication` for this user as a superuser",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,24 @@ def create_slot(replication: ReplicationConnection, name: str, *, temporary: boo
     try:
         row = replication.command(_creation(name, temporary=temporary, failover=failover))[0]
     except SourceError as exc:
-        remedy = _remedy(str(exc))
+        remedy = _REMEDIES.get(exc.sqlstate)
         if remedy is None:
             raise
-        raise SourceError(f"cannot create slot {name!r}: {exc}; {remedy.format(name=name)}") from exc
-    return Lsn.parse(row[1] or "")
+        # What the connection advises in general gives way to what helps here.
+        reason = str(exc).partition("; ")[0]
+        raise SourceError(
+            f"cannot create slot {name!r}: {reason}; {remedy.format(name=name)}", sqlstate=exc.sqlstate
+        ) from exc
+    point = Lsn.parse(row[1] or "")
+    _log.debug("slot created", extra={"slot": name, "consistent_point": str(point), "temporary": temporary})
+    return point
 
 
 def drop_slot(connection: Connection, name: str) -> None:
     """Drop a slot, and with it the WAL that only it keeps; raises SlotActive while somebody reads it."""
     try:
         fetch_sync(connection, SQL["drop_slot"].bind(bool, name=name))
+        _log.debug("slot dropped", extra={"slot": name})
     except psycopg.errors.UndefinedObject as exc:
         raise SlotMissing(name) from exc
     except psycopg.errors.ObjectInUse as exc:
@@ -143,7 +150,3 @@ def _creation(name: str, *, temporary: bool, failover: bool) -> sql.Composed:
     kind = sql.SQL("TEMPORARY LOGICAL" if temporary else "LOGICAL")
     options = sql.SQL("SNAPSHOT 'nothing', FAILOVER" if failover else "SNAPSHOT 'nothing'")
     return sql.SQL("CREATE_REPLICATION_SLOT {} {} {} ({})").format(sql.Identifier(name), kind, sql.SQL(PLUGIN), options)
-
-
-def _remedy(said: str) -> str | None:
-    return next((remedy for pattern, remedy in _REFUSALS if pattern.search(said)), None)

@@ -3,13 +3,14 @@
 One thread owns a stream: it reads messages and sends status updates. Any other thread may call `wake` to end its waiting.
 """
 
+import logging
 import os
 import select
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, NamedTuple, Self
 
 import psycopg
@@ -19,15 +20,15 @@ from headwater.errors import ConnectionLost, SlotActive, SlotInvalidated, SlotMi
 from headwater.model import Lineage, Lsn, TimelineSwitch
 from headwater.postgres.connect import complete, describe, translated
 from headwater.postgres.replication import protocol
+from headwater.postgres.statements import load
 
-# Values must read the same whatever the server's or the role's defaults are: types/ counts on these forms.
-_SESSION = (
-    "set datestyle = 'ISO'",
-    "set intervalstyle = 'iso_8601'",
-    "set timezone = 'UTC'",
-    "set extra_float_digits = 1",
-    "set bytea_output = 'hex'",
-)
+_SQL = load("headwater.postgres", "sql/replication.sql")
+_log = logging.getLogger(__name__)
+
+# How long a server may take over a command that needs no work.
+_ANSWER_SECONDS = 60.0
+# How often a wait looks whether it is to end, and after how long a slot that cannot be made yet is worth a word.
+_LOOK_SECONDS, _PATIENT_SECONDS = 0.2, 3.0
 # The walsender makes a system call per message. Leaving it alone for this long while it is busy lets it fill the socket
 # without waking us each time: about 1.5 times the rate of reading at once, for a third of the processor time.
 _BREATH_SECONDS = 0.0003
@@ -46,14 +47,20 @@ class SystemIdentity:
 
 
 class ReplicationConnection:
-    """A connection that takes replication commands; it belongs to one database."""
+    """A connection that takes replication commands; it belongs to one database.
 
-    def __init__(self, url: str) -> None:
-        self._url = complete(url, replication="database")
+    Waiting for an answer ends when `stopping` is set, and in the main thread by a signal whose handler raises.
+    """
+
+    def __init__(self, url: str, stopping: Event | None = None) -> None:
+        self._url, self._stopping = complete(url, replication="database"), stopping or Event()
         with translated(self._url):
             self._connection = psycopg.connect(self._url, autocommit=True)
-        for setting in _SESSION:
-            self.command(setting)
+        try:
+            self._run(_SQL["set_session"].text)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def server_version(self) -> int:
@@ -69,14 +76,15 @@ class ReplicationConnection:
         self._connection.close()
 
     def command(self, command: str | sql.Composable) -> list[tuple[str | None, ...]]:
-        """Run a replication command, or plain SQL without parameters, and return its rows as text."""
-        result = self._execute(command)
-        return [
-            tuple(_text(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
-        ]
+        """Run a replication command, or plain SQL without parameters, and return its rows as text.
+
+        Creating a slot takes until all transactions that are running have ended, so there is no limit to the waiting.
+        """
+        text = command if isinstance(command, str) else command.as_string(self._connection)
+        return _rows(self._run(text, limit_seconds=None))
 
     def identify(self) -> SystemIdentity:
-        system_identifier, timeline, wal_end, database = self.command("IDENTIFY_SYSTEM")[0]
+        system_identifier, timeline, wal_end, database = _rows(self._run("IDENTIFY_SYSTEM"))[0]
         return SystemIdentity(str(system_identifier), int(timeline or 0), Lsn.parse(wal_end or ""), str(database))
 
     def lineage(self, slot: str) -> Lineage:
@@ -87,24 +95,56 @@ class ReplicationConnection:
 
     def start(self, slot: str, start: Lsn, options: Mapping[str, str]) -> "ReplicationStream":
         """Begin streaming from `slot`, after all that committed before `start` or before the slot's confirmed position."""
-        setting = self.command("select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'")[0][0]
-        self._execute(protocol.start_replication(slot, start, options), slot=slot)
+        setting = _rows(self._run(_SQL["read_sender_timeout"].text))[0][0]
+        self._run(protocol.start_replication(slot, start, options).as_string(self._connection), slot=slot)
+        _log.debug("streaming from %s", start, extra={"slot": slot, "server": describe(self._url)})
         return ReplicationStream(self._connection, describe(self._url), timedelta(milliseconds=int(setting or 0)))
 
     def _timeline_history(self, timeline: int) -> tuple[TimelineSwitch, ...]:
         # The first timeline has no ancestor, and the server no file about it.
         if timeline == 1:
             return ()
-        content = self.command(f"TIMELINE_HISTORY {timeline}")[0][1]
+        content = _rows(self._run(f"TIMELINE_HISTORY {timeline}"))[0][1]
         return protocol.parse_timeline_history(content or "")
 
-    def _execute(self, command: str | sql.Composable, slot: str = "") -> pq.abc.PGresult:
-        text = command if isinstance(command, str) else command.as_string(self._connection)
+    def _run(self, text: str, *, slot: str = "", limit_seconds: float | None = _ANSWER_SECONDS) -> pq.abc.PGresult:
         with translated(self._url):
-            result = self._connection.pgconn.exec_(text.encode())
+            result = self._exchange(text, limit_seconds)
         if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
             return result
         raise _refusal(result, slot, describe(self._url))
+
+    def _exchange(self, text: str, limit_seconds: float | None) -> pq.abc.PGresult:
+        """Send a command and wait for its last result, looking up now and then: PQexec would listen to nobody."""
+        pgconn, started, result = self._connection.pgconn, time.monotonic(), None
+        pgconn.send_query(text.encode())
+        while True:
+            while pgconn.is_busy():
+                self._wait(pgconn.socket, text, time.monotonic() - started, limit_seconds)
+                pgconn.consume_input()
+            found = pgconn.get_result()
+            if found is None and result is not None:
+                return result
+            if found is None:
+                raise ConnectionLost(f"PostgreSQL at {describe(self._url)} gave no answer to {text.split()[0]}")
+            result = found
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                return result
+
+    def _wait(self, socket: int, text: str, waited: float, limit_seconds: float | None) -> None:
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        if poll.poll(_LOOK_SECONDS * 1000):
+            return
+        verb = text.split()[0]
+        if self._stopping.is_set():
+            raise ConnectionLost(f"{verb} was given up: capture is stopping")
+        if limit_seconds is not None and waited > limit_seconds:
+            raise ConnectionLost(f"PostgreSQL at {describe(self._url)} has not answered {verb} for {limit_seconds:.0f} s")
+        if limit_seconds is None and waited < _PATIENT_SECONDS <= waited + _LOOK_SECONDS:
+            _log.warning(
+                "%s waits until all transactions that are running now have ended; pg_stat_activity shows them", verb
+            )
 
 
 class Received(NamedTuple):
@@ -157,11 +197,31 @@ class ReplicationStream:
             if not self._is_closed:
                 os.eventfd_write(self._wake, 1)
 
-    def send_status(self, confirmed: Lsn, received: Lsn) -> None:
-        """Tell the server that all before `confirmed` is durable, and that we are alive."""
+    def send_status(self, confirmed: Lsn, received: Lsn, *, ask_reply: bool = False) -> None:
+        """Tell the server that all before `confirmed` is durable, and that we are alive; it may be asked whether it is."""
         try:
-            self._pgconn.put_copy_data(protocol.status_update(confirmed, received, datetime.now(UTC)))
+            self._pgconn.put_copy_data(protocol.status_update(confirmed, received, datetime.now(UTC), ask_reply=ask_reply))
             self._pgconn.flush()
+        except psycopg.OperationalError as exc:
+            raise self._lost(str(exc)) from exc
+
+    def finish(self, limit_seconds: float) -> None:
+        """End the stream in order, and wait until the server has done so too: then it has read the last status.
+
+        A socket that is closed while something unread is in it takes back what was sent. A server in the middle of a large
+        transaction does not listen; hence the limit.
+        """
+        deadline = time.monotonic() + limit_seconds
+        try:
+            self._pgconn.put_copy_end()
+            self._pgconn.flush()
+            while (left := deadline - time.monotonic()) > 0:
+                length, _ = self._pgconn.get_copy_data(1)
+                if length < 0:
+                    return
+                if length == 0:
+                    self.wait(left)
+                    self._pgconn.consume_input()
         except psycopg.OperationalError as exc:
             raise self._lost(str(exc)) from exc
 
@@ -216,6 +276,11 @@ class ReplicationStream:
         return ConnectionLost(f"the replication stream from {self._server} broke: {(lines or ['connection closed'])[0]}")
 
 
+def _rows(result: pq.abc.PGresult) -> list[tuple[str | None, ...]]:
+    fields = range(result.nfields)
+    return [tuple(_text(result.get_value(row, field)) for field in fields) for row in range(result.ntuples)]
+
+
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
@@ -233,6 +298,10 @@ def _refusal(result: pq.abc.PGresult, slot: str, server: str) -> SourceError:
         case "55000" if slot and "invalidated" in detail:
             return SlotInvalidated(slot, detail.rstrip("."))
         case "57P01" | "57P02" | "57P03" | "08006" | "08003" | "":
-            return ConnectionLost(f"PostgreSQL at {server} ended the replication stream: {said}")
+            return ConnectionLost(f"PostgreSQL at {server} ended the replication stream: {said}", sqlstate=state)
         case _:
-            return SourceError(f"PostgreSQL at {server} refused replication: {said}")
+            place = f" from slot {slot!r}" if slot else ""
+            return SourceError(
+                f"PostgreSQL at {server} refused replication{place}: {said}; `headwater check` looks for the reason",
+                sqlstate=state,
+            )

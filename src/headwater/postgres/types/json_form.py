@@ -3,7 +3,8 @@
 bool, integers, floats      as they are; NaN and the infinities as strings
 date and times              strings as PostgreSQL's own `to_json` writes them (ISO 8601, `T`, offset with minutes)
 array, vector               array, nested by dimension; a string with the server's text when a lower bound is not 1
-composite                   object; a string with the server's text when its fields are not those that the registry knows
+composite                   object; a string with the server's text when its fields are not those that the registry knows,
+                            by number or type
 all else                    string with the server's text: numeric (no reader rounds it), and json and jsonb, so that
                             JSON's null is not taken for SQL's
 """
@@ -14,6 +15,7 @@ from json.encoder import encode_basestring
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from headwater.errors import DecodeError
 from headwater.postgres.types.instants import INFINITE, microseconds_of_timestamp, microseconds_of_timestamptz
 from headwater.postgres.types.literals import split_array, split_row
 from headwater.postgres.types.malformed import malformed
@@ -87,9 +89,13 @@ def _composite_writer(types: Types, type_: PgType) -> Fragment:
         parts = split_row(text)
         if len(parts) != len(fields):
             return "{}" if text == "()" and not fields else encode_basestring(text)
-        members = (
-            name + ("null" if part is None else write(part)) for (name, write), part in zip(fields, parts, strict=True)
-        )
+        try:
+            members = [
+                name + ("null" if part is None else write(part)) for (name, write), part in zip(fields, parts, strict=True)
+            ]
+        except DecodeError:
+            # The type was altered between the value and what the registry knows: as many fields, but others.
+            return encode_basestring(text)
         return "{" + ",".join(members) + "}"
 
     return write_composite

@@ -4,13 +4,14 @@ What the Python type cannot hold exactly stays the server's text; so `to_text` t
 Single values are in `scalars`; here are those that hold others:
 
 array, vector    list, nested by dimension; text when a lower bound is not 1
-composite        dict by field name; text when the value's fields are not those that the registry knows
+composite        dict by field name; text when the value's fields are not those that the registry knows, by number or type
 range            `psycopg.types.range.Range`, multirange: `psycopg.types.multirange.Multirange`
 """
 
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
+from headwater.errors import DecodeError
 from headwater.postgres.types.literals import (
     RangeText,
     join_array,
@@ -112,7 +113,11 @@ def _composite_reader(types: Types, type_: PgType) -> Read:
         parts = split_row(text)
         if len(parts) != len(fields):
             return {} if text == "()" and not fields else text
-        return {name: None if part is None else read(part) for (name, read), part in zip(fields, parts, strict=True)}
+        try:
+            return {name: None if part is None else read(part) for (name, read), part in zip(fields, parts, strict=True)}
+        except DecodeError:
+            # The type was altered between the value and what the registry knows: as many fields, but others.
+            return text
 
     return read_composite
 

@@ -1,5 +1,6 @@
 """Publications on real servers of each version, brought in line with what is wanted."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -180,3 +181,15 @@ def test_a_user_who_does_not_own_the_table_gets_the_statement_for_one_who_does(c
             reconcile(connection, wanted("a"))
     finally:
         connection.execute(f"reset role; drop owned by {role}; drop role {role}")
+
+
+def test_each_step_is_logged_for_those_who_look_closely(connection, caplog):
+    caplog.set_level(logging.DEBUG, "headwater")
+    reconcile(connection, wanted("a"))
+    reconcile(connection, wanted("a", "b"))
+
+    steps = [vars(record) for record in caplog.records if record.getMessage() == "publication changed"]
+    assert [(step["publication"], step["step"]) for step in steps] == [
+        ("shop", "create it for public.a"),
+        ("shop", "add public.b"),
+    ]

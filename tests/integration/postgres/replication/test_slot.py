@@ -1,12 +1,13 @@
 """Slots on real servers of each version: made, listed, dropped, lost."""
 
+import logging
 from urllib.parse import urlsplit
 
 import pytest
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SettingsError, SlotActive, SlotInvalidated, SlotMissing, SourceError
-from headwater.postgres.connect import connect_sync
+from headwater.postgres.connect import connect_sync, describe
 from headwater.postgres.replication.slot import create_slot, drop_slot, find_slot, list_slots, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from tests.servers import MAJORS, fresh_database, postgres_settings
@@ -81,6 +82,19 @@ def test_a_slot_that_is_there_already_is_named(any_database, name):
         create_slot(commands, name)
         with pytest.raises(SourceError, match=rf"cannot create slot '{name}'.*already exists; use it as it is, or drop it"):
             create_slot(commands, name)
+
+
+def test_what_is_made_and_dropped_is_logged_for_those_who_look_closely(database, caplog):
+    caplog.set_level(logging.DEBUG, "headwater")
+    with connect_sync(database) as connection, ReplicationConnection(database) as commands:
+        point = create_slot(commands, "shop")
+        drop_slot(connection, "shop")
+
+    facts = {record.getMessage(): vars(record) for record in caplog.records}
+    assert facts["connected to PostgreSQL"]["server"] == describe(database)
+    assert facts["slot created"]["slot"] == facts["slot dropped"]["slot"] == "shop"
+    assert facts["slot created"]["consistent_point"] == str(point)
+    assert not [record for record in caplog.records if urlsplit(database).password in f"{vars(record)}"]
 
 
 def test_a_dropped_slot_is_gone_and_cannot_be_dropped_again(any_database, connection, name):

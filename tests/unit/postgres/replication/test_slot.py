@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.errors import SettingsError, SlotInvalidated, SlotMissing, SourceError
-from headwater.postgres.replication.slot import check_slot_name, require_usable
+from headwater.errors import ConnectionLost, SettingsError, SlotInvalidated, SlotMissing, SourceError
+from headwater.postgres.replication.slot import check_slot_name, create_slot, require_usable
 from tests.unit.postgres.values import SLOT
 
 
@@ -39,6 +39,40 @@ def test_a_slot_that_is_not_for_us_is_named_with_a_remedy(facts, said):
 def test_an_invalidated_slot_is_named_with_its_reason():
     with pytest.raises(SlotInvalidated, match=r"'shop' was invalidated by the server \(wal_removed\)"):
         require_usable(slot(invalidation_reason="wal_removed"), "shop", "shop")
+
+
+class Refusing:
+    """A replication connection to a server that refuses every command, in its own language."""
+
+    server_version = 180000
+
+    def __init__(self, error):
+        self.error = error
+
+    def command(self, _command):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "remedy"),
+    [
+        ("42710", "headwater slots drop shop"),
+        ("53400", "raise max_replication_slots"),
+        ("55000", "set wal_level = logical"),
+        ("42501", "alter role"),
+    ],
+)
+def test_a_refusal_of_a_new_slot_is_known_by_its_code_whatever_the_language(sqlstate, remedy):
+    with pytest.raises(SourceError, match=rf"cannot create slot 'shop': abgelehnt; (?!look).*{remedy}") as caught:
+        create_slot(Refusing(SourceError("abgelehnt; look around", sqlstate=sqlstate)), "shop")
+    assert caught.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize("error", [SourceError("already exists", sqlstate="XX000"), ConnectionLost("gone")])
+def test_a_refusal_of_a_new_slot_with_another_code_is_passed_on(error):
+    with pytest.raises(SourceError) as caught:
+        create_slot(Refusing(error), "shop")
+    assert caught.value is error
 
 
 @pytest.mark.parametrize("name", ["", "Shop", "shop-1", "a.b", "a" * 64, "ü", 'a"b'])

@@ -113,9 +113,14 @@ def test_any_text_is_valid_json_or_a_decode_error(name, text):
         *(("timestamp", text) for text in ("", "x", "2026-01-01 00:00:00+00")),
         *(("timestamptz", text) for text in ("", "x", "2026-01-01 00:00:00", "x+00")),
         *(("_int4", text) for text in ("", "{", "{x}")),
-        *(("pair", text) for text in ("", "(", "(x,{})")),
+        *(("pair", text) for text in ("", "(", "(1,{}")),
     ],
 )
 def test_malformed_text_is_a_decode_error(name, text):
     with pytest.raises(DecodeError):
         to_json(TYPES, OIDS[name])(text)
+
+
+@pytest.mark.parametrize("text", ["(x,{})", "(1,{)", "(1)", "(1,{},a)"])
+def test_a_composite_with_other_fields_than_the_registry_knows_is_a_string_with_the_servers_text(text):
+    assert json.loads(to_json(TYPES, PAIR)(text)) == text

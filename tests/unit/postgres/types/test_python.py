@@ -137,7 +137,7 @@ MALFORMED = [
     *(("_int2vector", text) for text in ('{"1 x"}', "{a}")),
     *(("int4range", text) for text in ("", "[1,x)", "[1,2", "1")),
     *(("int4multirange", text) for text in ("", "{[1,x)}", "{empty}")),
-    *(("pair", text) for text in ("", "(", "(x,{},)", "(1,{,)")),
+    *(("pair", text) for text in ("", "(", "(1,{},", "1,{},")),
 ]
 
 
@@ -158,6 +158,12 @@ def test_what_python_cannot_hold_exactly_stays_the_servers_text(name, text):
 def test_malformed_text_is_a_decode_error(name, text):
     with pytest.raises(DecodeError):
         to_python(TYPES, OIDS[name])(text)
+
+
+@pytest.mark.parametrize("text", ["(x,{},)", "(1,{,)", "(1,{})", "(1,{},a,b)"])
+def test_a_composite_with_other_fields_than_the_registry_knows_stays_the_servers_text(text):
+    assert to_python(TYPES, PAIR)(text) == text
+    assert to_text(TYPES, PAIR)(text) == text
 
 
 @pytest.mark.parametrize("name", ["float4", "float8", "numeric"])

@@ -1,0 +1,111 @@
+"""What a tail reads through: its publication and its slot, made in this order.
+
+Decoding looks at the catalog as it was when a change was written. A publication that is younger than its slot would leave
+out what waits in the slot, or break the stream, so none is ever made for a slot that is there already.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+
+from headwater.cli import statements
+from headwater.errors import SourceError
+from headwater.postgres.connect import Connection
+from headwater.postgres.replication.publication import AddTables, Create, Publication, Step, find_publication, reconcile
+from headwater.postgres.replication.slot import check_slot_name, create_slot, find_slot, require_usable
+from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.postgres.statements import execute_sync, fetch_sync
+
+# Publications and slots that last as long as a tail begin like this.
+PREFIX: Final = "headwater_tail_"
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def published(connection: Connection, tables: tuple[str, ...]) -> Iterator[str]:
+    """A publication of the tables for the length of the block; those that killed tails have left behind are dropped."""
+    for forgotten in fetch_sync(connection, statements.forgotten_publications(PREFIX)):
+        execute_sync(connection, statements.drop_publication(forgotten))
+        _log.debug("publication dropped", extra={"publication": forgotten})
+    name = f"{PREFIX}{secrets.token_hex(8)}"
+    fetch_sync(connection, statements.own_publication(name))
+    try:
+        _publish(connection, Publication(name=name, tables=tables))
+        yield name
+    finally:
+        execute_sync(connection, statements.drop_publication(name))
+        _log.debug("publication dropped", extra={"publication": name})
+
+
+def ensure_slot(
+    connection: Connection, url: str, slot: str, *, tables: tuple[str, ...], publication: str | None, create: bool
+) -> str:
+    """See to it that the slot is there, and the publication before it; returns the publication's name.
+
+    Without `publication` it is one of the tables that bears the slot's name, and is brought in line with them.
+    """
+    check_slot_name(slot)
+    found = find_slot(connection, slot)
+    if found is None and create:
+        _create_slot(connection, url, slot, tables, publication)
+        return publication or slot
+    require_usable(found, slot, connection.info.dbname)
+    if publication is None:
+        _bring_in_line(connection, slot, tables)
+    return publication or slot
+
+
+def _create_slot(connection: Connection, url: str, slot: str, tables: tuple[str, ...], publication: str | None) -> None:
+    """Make the slot, and before it the publication, which goes again if there will be no slot."""
+    steps: tuple[Step, ...] = ()
+    if publication is None:
+        steps = reconcile(connection, Publication(name=slot, tables=tables))
+    elif find_publication(connection, publication) is None:
+        raise SourceError(
+            f"publication {publication!r} does not exist in database {connection.info.dbname!r}, and has to be there before "
+            "its slot; create it, or name another"
+        )
+    for step in steps:
+        _log.info("publication %s: %s", slot, step, extra={"publication": slot})
+    try:
+        with ReplicationConnection(url) as replication:
+            create_slot(replication, slot)
+    except BaseException:
+        # Somebody else may have made the slot meanwhile, and reads through the publication.
+        if any(isinstance(step, Create) for step in steps) and find_slot(connection, slot) is None:
+            execute_sync(connection, statements.drop_publication(slot))
+            _log.info("publication %s: dropped, as there is no slot for it", slot, extra={"publication": slot})
+        raise
+
+
+def _bring_in_line(connection: Connection, slot: str, tables: tuple[str, ...]) -> None:
+    """Give the publication of a slot the tables that are named; what waits in the slot stays as it is, so say so."""
+    if find_publication(connection, slot) is None:
+        raise SourceError(
+            f"slot {slot!r} has no publication of its name, and one made now would leave out what waits in the slot; "
+            f"name the publication that the slot was made for with --publication, or drop the slot with "
+            f"`headwater slots drop {slot}` and make both with --create"
+        )
+    for step in reconcile(connection, Publication(name=slot, tables=tables)):
+        outcome = (
+            "what they had before does not come" if isinstance(step, AddTables) else "what waits in the slot is as before"
+        )
+        facts = {"publication": slot, "slot": slot}
+        _log.warning("publication %s: %s, only for what commits from now on; %s", slot, step, outcome, extra=facts)
+
+
+def _publish(connection: Connection, publication: Publication) -> None:
+    try:
+        reconcile(connection, publication)
+    except SourceError as exc:
+        if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
+            raise SourceError(
+                f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
+                f"({exc.__cause__.diag.message_primary}); have their owner publish them, and name that with --publication"
+            ) from exc
+        raise

@@ -1,0 +1,67 @@
+"""A TCP proxy in front of a server, to cut, refuse or silence the connections through it."""
+
+import socket
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Self
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Passes everything on until told otherwise.
+
+    `freeze` swallows what the present connections send, both ways, without closing them, as a dead network does; later
+    connections work. `swallow` names bytes whose sender gets no answer any more. `refuse` closes new connections at once.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "", parts.port or 0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._generation = Event()
+        self.swallow: bytes | None = None
+        self.refuse = False
+        port = self._listener.getsockname()[1]
+        self.url = parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
+
+    def __enter__(self) -> Self:
+        Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def freeze(self) -> None:
+        self._generation.set()
+        self._generation = Event()
+
+    def cut(self) -> None:
+        for end in self._sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._sockets.clear()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if self.refuse:
+                    client.close()
+                    continue
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                frozen = self._generation
+                for pair in ((client, server), (server, client)):
+                    Thread(target=self._pump, args=(*pair, frozen), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, frozen: Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self.swallow and self.swallow in data:
+                    frozen.set()
+                if not frozen.is_set():
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
