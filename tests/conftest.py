@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.servers import MAJORS, fresh_database, start_nats, start_postgres
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("headwater", deadline=None)
+hypothesis.settings.load_profile("headwater")
 
 
 @pytest.fixture(scope="session")
