@@ -25,7 +25,7 @@ setup: ## Make .venv with everything that development needs
 
 demo: ## Set up what the product needs and show it at work on private servers
 	@scripts/setup run
-	@$(BIN)/headwater demo $(ARGS)
+	@env -u HEADWATER_URL $(BIN)/headwater demo $(ARGS)
 
 test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x" is passed on
 	@scripts/install-debian $(DEBIAN_PACKAGES)

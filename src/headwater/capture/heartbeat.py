@@ -12,8 +12,9 @@ from threading import Event, Thread
 import psycopg
 
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.source import require_publications
 from headwater.capture.statements import HEARTBEAT_PREFIX, commit_locally, emit_heartbeat, wal_position
-from headwater.errors import HeadwaterError, SourceError
+from headwater.errors import ConnectionLost, HeadwaterError, SourceError
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.statements import execute_sync, fetch_sync
@@ -43,8 +44,10 @@ def is_mark(change: Change | LogicalMessage) -> bool:
 class Heartbeat:
     """A thread with a connection of its own: a commit that hangs there holds up nothing else."""
 
-    def __init__(self, settings: CaptureSettings, arrived: Callable[[], Lsn], on_shutdown: Callable[[], None]) -> None:
-        self._settings, self._arrived, self._on_shutdown = settings, arrived, on_shutdown
+    def __init__(
+        self, settings: CaptureSettings, arrived: Callable[[], Lsn], on_trouble: Callable[[SourceError], None]
+    ) -> None:
+        self._settings, self._arrived, self._on_trouble = settings, arrived, on_trouble
         self._last = Lsn(0)
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=f"heartbeat {settings.slot}", daemon=True)
@@ -66,7 +69,8 @@ class Heartbeat:
             except (HeadwaterError, psycopg.Error) as exc:
                 _log.warning("no heartbeat: %s", exc, extra={"slot": self._settings.slot})
                 if isinstance(exc, psycopg.errors.AdminShutdown) or "shutting down" in str(exc):
-                    self._on_shutdown()
+                    # It waits until its readers have confirmed everything: make way, and come back when it does.
+                    self._on_trouble(ConnectionLost("the server is shutting down, and waits for what is not confirmed yet"))
 
     def _beat_until_stopped(self, interval: float) -> None:
         with closing(connect_sync(self._settings.url)) as connection:
@@ -76,7 +80,12 @@ class Heartbeat:
                 self.beat(connection)
 
     def beat(self, connection: Connection) -> bool:
-        """Write a heartbeat if one is due; returns whether it did."""
+        """Write a heartbeat if one is due; returns whether it did. Looks whether the publications are still there, too."""
+        try:
+            require_publications(connection, self._settings.publications)
+        except SourceError as exc:
+            self._on_trouble(exc)
+            return False
         (wal_end,) = fetch_sync(connection, wal_position())
         if wal_end is None or not is_due(wal_end, self._arrived(), self._last, self._settings.heartbeat_bytes):
             return False

@@ -20,7 +20,7 @@ from headwater.capture.assemble import Assembler
 from headwater.capture.buffer import Buffer
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.statements import missing_publications
+from headwater.capture.source import require_publications
 from headwater.errors import ConnectionLost, HeadwaterError, PositionError, SlotActive, SourceError
 from headwater.model import Lineage, Lsn
 from headwater.postgres.backoff import Backoff
@@ -29,7 +29,6 @@ from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.protocol import Keepalive
 from headwater.postgres.replication.slot import Slot, create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection, ReplicationStream
-from headwater.postgres.statements import fetch_sync
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class Capture:
         self._stream: ReplicationStream | None = None
         self._buffer = Buffer(settings.buffer_bytes, self._wake)
         self._thread = Thread(target=self._run, name=f"capture {settings.slot}", daemon=True)
-        self._heartbeat = Heartbeat(settings, self._arrived, self._on_shutdown)
+        self._heartbeat = Heartbeat(settings, self._arrived, self._on_trouble)
         self._stopping = Event()
         self._report_wanted = Event()
         self._reported = Condition()
@@ -73,7 +72,7 @@ class Capture:
         self._idle: _IdlePoint | None = None
         self._next_status = 0.0
         self._heard = 0.0
-        self._server_leaves = Event()
+        self._trouble: SourceError | None = None
         self._lineage: Lineage | None = None
         self._slot_position = Lsn(0)
 
@@ -174,7 +173,7 @@ class Capture:
         if self._stream is not None:
             self._stream.close()
         self._stream, self._idle = None, None
-        self._server_leaves.clear()
+        self._trouble = None
 
     def _pump(self, stream: ReplicationStream) -> None:
         flushed = self._heard = time.monotonic()
@@ -216,8 +215,8 @@ class Capture:
 
     def _report(self, stream: ReplicationStream) -> None:
         """Tell the server what is confirmed, if it is time to; and notice when it is no longer there to be told."""
-        if self._server_leaves.is_set():
-            raise ConnectionLost("the server is shutting down, and would wait for what is not confirmed yet")
+        if self._trouble is not None:
+            raise self._trouble
         now = time.monotonic()
         silence, timeout = now - self._heard, stream.sender_timeout.total_seconds()
         if silence > (timeout or _SILENCE_SECONDS):
@@ -279,12 +278,7 @@ class Capture:
             if not self._settings.temporary:
                 found = find_slot(connection, self._settings.slot)
                 self._check_slot(require_usable(found, self._settings.slot, connection.info.dbname))
-            missing = fetch_sync(connection, missing_publications(self._settings.publications))
-            if missing:
-                raise SourceError(
-                    f"publication {', '.join(map(repr, missing))} does not exist in database {connection.info.dbname!r}; "
-                    "create it, or name another"
-                )
+            require_publications(connection, self._settings.publications)
 
     def _check_slot(self, slot: Slot) -> None:
         """Nobody but us may move the slot while we follow it: what it was moved past would be missing, unseen."""
@@ -318,9 +312,9 @@ class Capture:
         streaming = "on" if self._settings.streaming else "off"
         return {"proto_version": "2", "publication_names": names, "streaming": streaming, "messages": "true"}
 
-    def _on_shutdown(self) -> None:
-        """The server shuts down and waits until we have confirmed everything; make way, and come back when it does."""
-        self._server_leaves.set()
+    def _on_trouble(self, error: SourceError) -> None:
+        """The heartbeat has learnt what the stream does not tell."""
+        self._trouble = error
         self._wake()
 
     def _arrived(self) -> Lsn:

@@ -34,7 +34,7 @@ class CaptureSettings:
     start: Lsn | None = None
     temporary: bool = False
     batch_bytes: int = 1 * MIB
-    buffer_bytes: int = 16 * MIB
+    buffer_bytes: int = 8 * MIB
     streaming: bool = True
     spill_directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     # Slots move this often; PostgreSQL's own receivers default to ten seconds, which holds WAL longer than need be.

@@ -1,5 +1,18 @@
-"""`python -m headwater.cli` is the program `headwater`."""
+"""The program `headwater`, also as `python -m headwater.cli`."""
 
-from headwater.cli.app import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the program and exit. An interrupt ends it quietly, also while it is still being loaded."""
+    try:
+        # Loading takes most of a second, in which somebody may think better of it.
+        from headwater.cli.app import run
+
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

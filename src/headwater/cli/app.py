@@ -66,13 +66,10 @@ def options(
     configure(log_level, log_format)
 
 
-def main() -> None:
-    """Run the program and exit."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
+    if sys.stdout is None:
+        return 1
     try:
         code = _run(arguments)
         sys.stdout.flush()

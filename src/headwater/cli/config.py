@@ -3,8 +3,9 @@
 Without a URL, libpq's own variables (PGHOST, PGUSER, PGPASSWORD, PGSERVICE, ...) and files count, as they do for psql.
 """
 
+import os
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TextIO, TypeAlias
 
 import typer
 
@@ -53,3 +54,8 @@ Format: TypeAlias = Annotated[
         help="How log lines look.",
     ),
 ]
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Whether to colour what goes there: a terminal that can, unless NO_COLOR says otherwise."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -39,11 +39,11 @@ def text_line(change: Change | LogicalMessage, *, color: bool) -> str:
     """Time, position, what happened to which table, and the row."""
     if isinstance(change, LogicalMessage):
         content = change.content.decode(errors="backslashreplace")
-        return f"{_clock(change.committed_at)}  {change.lsn}  message  {change.prefix}  {_shortened(content)}"
+        return _printable(f"{_clock(change.committed_at)}  {change.lsn}  message  {change.prefix}  {_shortened(content)}")
     word, style = _WORDS[change.op]
     shown = typer.style(f"{word:10}", fg=style) if color else f"{word:10}"
     place = f"{_clock(change.committed_at)}  {change.position!s:16}"
-    return f"{place}  {shown}  {change.schema}.{change.table}  {_words(change)}".rstrip()
+    return f"{place}  {shown}  {_printable(f'{change.schema}.{change.table}  {_words(change)}')}".rstrip()
 
 
 def _quoted(text: str) -> str:
@@ -89,6 +89,11 @@ def _words(change: Change) -> str:
         return _values(before)
     old = {name: value for name, value in before.items() if after.get(name) != value}
     return f"{_values(old)} -> {_values(after)}" if old else _values(after)
+
+
+def _printable(text: str) -> str:
+    """The text without what would make a terminal do something: control characters and changes of direction."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _values(row: Row) -> str:

@@ -1,8 +1,11 @@
 """Results on standard output: a table on a terminal, aligned text into a pipe, JSON when asked for."""
 
 import json
+import os
+import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -10,6 +13,32 @@ from rich.table import Table
 from rich.text import Text
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def write_whole(text: str) -> None:
+    """Write all of a text to standard output, as UTF-8, and return when the system has it.
+
+    With PYTHONUNBUFFERED standard output takes a part of a long text and forgets the rest without a word: when a disk gets
+    full, or a signal comes while a pipe is. Whoever confirms what was printed must not use `print`.
+    """
+    sys.stdout.flush()
+    left = memoryview(text.encode())
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
+def ends_in_mid_line() -> bool:
+    """Whether standard output is a file whose last line has no end, as a writer leaves it whose disk was full."""
+    try:
+        described = os.fstat(sys.stdout.fileno())
+        if not stat.S_ISREG(described.st_mode) or described.st_size == 0:
+            return False
+        with Path(f"/proc/self/fd/{sys.stdout.fileno()}").open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:
+        return False
 
 
 def print_json(value: object) -> None:

@@ -15,7 +15,7 @@ import psycopg
 from headwater.cli import statements
 from headwater.errors import SourceError
 from headwater.postgres.connect import Connection
-from headwater.postgres.replication.publication import AddTables, Create, Publication, Step, find_publication, reconcile
+from headwater.postgres.replication.publication import Publication, find_publication, plan_publication, reconcile
 from headwater.postgres.replication.slot import check_slot_name, create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.statements import execute_sync, fetch_sync
@@ -47,7 +47,7 @@ def ensure_slot(
 ) -> str:
     """See to it that the slot is there, and the publication before it; returns the publication's name.
 
-    Without `publication` it is one of the tables that bears the slot's name, and is brought in line with them.
+    Without `publication` it is one of just the tables that bears the slot's name.
     """
     check_slot_name(slot)
     found = find_slot(connection, slot)
@@ -56,47 +56,57 @@ def ensure_slot(
         return publication or slot
     require_usable(found, slot, connection.info.dbname)
     if publication is None:
-        _bring_in_line(connection, slot, tables)
+        _require_publication(connection, slot, tables, may_create=False)
     return publication or slot
 
 
 def _create_slot(connection: Connection, url: str, slot: str, tables: tuple[str, ...], publication: str | None) -> None:
     """Make the slot, and before it the publication, which goes again if there will be no slot."""
-    steps: tuple[Step, ...] = ()
+    made = False
     if publication is None:
-        steps = reconcile(connection, Publication(name=slot, tables=tables))
+        made = _require_publication(connection, slot, tables, may_create=True)
     elif find_publication(connection, publication) is None:
         raise SourceError(
             f"publication {publication!r} does not exist in database {connection.info.dbname!r}, and has to be there before "
             "its slot; create it, or name another"
         )
-    for step in steps:
-        _log.info("publication %s: %s", slot, step, extra={"publication": slot})
     try:
         with ReplicationConnection(url) as replication:
             create_slot(replication, slot)
     except BaseException:
         # Somebody else may have made the slot meanwhile, and reads through the publication.
-        if any(isinstance(step, Create) for step in steps) and find_slot(connection, slot) is None:
+        if made and find_slot(connection, slot) is None:
             execute_sync(connection, statements.drop_publication(slot))
             _log.info("publication %s: dropped, as there is no slot for it", slot, extra={"publication": slot})
         raise
 
 
-def _bring_in_line(connection: Connection, slot: str, tables: tuple[str, ...]) -> None:
-    """Give the publication of a slot the tables that are named; what waits in the slot stays as it is, so say so."""
-    if find_publication(connection, slot) is None:
+def _require_publication(connection: Connection, name: str, tables: tuple[str, ...], *, may_create: bool) -> bool:
+    """See to it that the publication of a slot is just that of the tables; returns whether it was made.
+
+    One that differs is left as it is: somebody reads through it, or will, and would miss what is taken out of it.
+    """
+    wanted = Publication(name=name, tables=tables)
+    found = find_publication(connection, name)
+    if found is None and may_create:
+        _publish(connection, wanted)
+        _log.info("publication %s: made for %s", name, ", ".join(tables), extra={"publication": name})
+        return True
+    if found is None:
         raise SourceError(
-            f"slot {slot!r} has no publication of its name, and one made now would leave out what waits in the slot; "
+            f"slot {name!r} has no publication of its name, and one made now would leave out what waits in the slot; "
             f"name the publication that the slot was made for with --publication, or drop the slot with "
-            f"`headwater slots drop {slot}` and make both with --create"
+            f"`headwater slots drop {name}` and make both with --create"
         )
-    for step in reconcile(connection, Publication(name=slot, tables=tables)):
-        outcome = (
-            "what they had before does not come" if isinstance(step, AddTables) else "what waits in the slot is as before"
+    differences = [str(step) for step in plan_publication(connection, wanted)]
+    if found.all_tables or found.schemas:
+        differences.append("it publishes more than single tables")
+    if differences:
+        raise SourceError(
+            f"publication {name!r} is not one of just {', '.join(tables)} ({'; '.join(differences)}), and is not changed; "
+            f"follow what it publishes with --publication {name}, or use another slot for other tables"
         )
-        facts = {"publication": slot, "slot": slot}
-        _log.warning("publication %s: %s, only for what commits from now on; %s", slot, step, outcome, extra=facts)
+    return False
 
 
 def _publish(connection: Connection, publication: Publication) -> None:

@@ -9,7 +9,7 @@ import typer
 from headwater.cli.config import Json, Url
 from headwater.cli.output import human_bytes, print_json, print_table
 from headwater.cli.session import session
-from headwater.errors import SettingsError, SlotActive, SlotMissing
+from headwater.errors import SettingsError, SlotActive, SlotMissing, SourceError
 from headwater.postgres.replication.slot import Slot, drop_slot, find_slot, list_slots
 
 # Every slot that Headwater makes, unless it is told a name, begins like this.
@@ -69,6 +69,8 @@ def drop(
         slot = find_slot(connection, name)
         if slot is None:
             raise SlotMissing(name)
+        if slot.plugin is None:
+            raise SourceError(f"slot {name!r} is a physical one, which a standby may need; drop it in SQL if it is yours")
         if slot.active:
             raise SlotActive(name, f"process {slot.active_pid} reads it")
         if not yes:

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from headwater.capture import Capture, CaptureSettings, CatalogTypes, emit_mark, is_mark
-from headwater.cli.config import Json, Url
+from headwater.cli.config import Json, Url, wants_color
 from headwater.cli.lines import json_line, text_line
+from headwater.cli.output import ends_in_mid_line, write_whole
 from headwater.cli.provision import PREFIX, ensure_slot, published
 from headwater.cli.session import session
 from headwater.cli.signals import stop_on_sigterm
@@ -84,6 +85,8 @@ class _Printer:
 
     def follow(self, types: CatalogTypes, stopping: Event, until: Lsn | None) -> None:
         """Print until told to stop, the limit is reached, or all that committed before `until` is printed."""
+        if ends_in_mid_line():
+            write_whole("\n")
         while not stopping.is_set() and self._left != 0:
             batch = self._capture.take(_LOOK_SECONDS)
             if batch is not None:
@@ -95,8 +98,7 @@ class _Printer:
         changes = [change for change in decode_rows(batch, types, to_json) if not is_mark(change)]
         shown = changes[: self._left]
         # The slot moves only after this: what is lost on the way out would be lost for good.
-        sys.stdout.write("".join(self._line(change) + "\n" for change in shown))
-        sys.stdout.flush()
+        write_whole("".join(self._line(change) + "\n" for change in shown))
         if self._left is not None:
             self._left -= len(shown)
         done = batch.end if len(shown) == len(changes) else _start_of(changes[len(shown)])
@@ -106,7 +108,7 @@ class _Printer:
     def _line(self, change: Change | LogicalMessage) -> str:
         if self._as_json:
             return json_line(change, self._capture.lineage)
-        return text_line(change, color=sys.stdout.isatty())
+        return text_line(change, color=wants_color(sys.stdout))
 
 
 def _start_of(change: Change | LogicalMessage) -> Lsn | None:

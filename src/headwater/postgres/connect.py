@@ -6,7 +6,7 @@ An empty string means: everything from the environment. No password ever reaches
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -78,15 +78,29 @@ def complete(url: str, **parameters: str) -> str:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        raise SettingsError(
-            "the PostgreSQL connection string is malformed; write it as postgresql://user@host:5432/database "
-            "or host=... dbname=..."
-        ) from None
+        raise _malformed() from None
+    if _is_torn(given):
+        raise _malformed()
     environment = _environment()
     defaults = {"application_name": "headwater", "connect_timeout": str(_CONNECT_SECONDS)}
     chosen = {key: value for key, value in defaults.items() if key not in environment}
     chosen.update({key: str(value) for key, value in given.items()}, client_encoding="UTF8", **parameters)
     return make_conninfo("", **chosen)
+
+
+def _malformed() -> SettingsError:
+    return SettingsError(
+        "the PostgreSQL connection string is malformed; write it as postgresql://user@host:5432/database or "
+        "host=... dbname=..., and in the former percent-encode what is special in a password (@ as %40, / as %2F, # as %23)"
+    )
+
+
+def _is_torn(given: Mapping[str, object]) -> bool:
+    """Whether a password with special characters has made its way into other parts, from where it would be shown."""
+    ports = str(given.get("port") or "").split(",")
+    return any(port and not port.isdecimal() for port in ports) or any(
+        "@" in str(given.get(k) or "") for k in ("host", "dbname")
+    )
 
 
 def describe(url: str) -> str:

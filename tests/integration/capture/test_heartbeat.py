@@ -14,7 +14,7 @@ from tests.waiting import eventually
 def test_a_heartbeat_is_written_only_after_the_wal_has_grown(any_database):
     with prepare(any_database, "create table noise (v text)") as connection:
         arrived = Lsn(connection.execute("select pg_current_wal_insert_lsn()").fetchone()[0])
-        heartbeat = Heartbeat(settings(any_database, heartbeat_bytes=100_000), lambda: arrived, lambda: None)
+        heartbeat = Heartbeat(settings(any_database, heartbeat_bytes=100_000), lambda: arrived, lambda trouble: None)
         assert not heartbeat.beat(connection)
         connection.execute("insert into noise select repeat('x', 1000) from generate_series(1, 200)")
         assert heartbeat.beat(connection)

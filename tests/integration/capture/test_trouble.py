@@ -278,3 +278,23 @@ def test_a_promoted_standby_that_lacks_what_was_captured_ends_the_capture(primar
             connection.execute("insert into item values (200)")
             with pytest.raises(SourceError, match="does not hold what was captured before"):
                 capture.take(15)
+
+
+def test_a_publication_dropped_while_running_ends_the_capture_on_every_version(any_database):
+    beats = {"heartbeat_interval": timedelta(milliseconds=50)}
+    with prepare(any_database, "insert into item values (1)") as connection:
+        with Capture(settings(any_database, **beats)) as capture:
+            assert ids(collect(capture, count(1))) == [1]
+            connection.execute("drop publication pub")
+            with pytest.raises(SourceError, match="publication"):
+                capture.take(15)
+
+
+@pytest.mark.parametrize("major", [15, 16])
+def test_a_publication_younger_than_its_slot_is_told_with_the_remedy(major, request):
+    server = request.getfixturevalue(f"postgres{major}")
+    with fresh_database(server.url) as url, prepare(url, "insert into item values (1)") as connection:
+        connection.execute("create publication younger for table item")
+        with Capture(settings(url, publications=("younger",))) as capture:
+            with pytest.raises(SourceError, match="drop the slot, and make it again after the publication"):
+                capture.take(15)

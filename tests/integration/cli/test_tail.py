@@ -111,28 +111,29 @@ def test_a_slot_without_its_publication_is_refused_and_keeps_what_waits_in_it(an
         assert confirmed_flush(connection, "old") == before
 
 
-def test_tables_of_a_slot_that_change_count_from_now_on_and_a_warning_says_so(any_database, headwater):
+@pytest.mark.parametrize("named", [("other",), ("item", "other")])
+def test_a_publication_that_others_read_through_is_never_changed(any_database, headwater, named):
     with connect_sync(any_database) as connection:
         connection.execute("create table item (id int primary key); create table other (id int primary key)")
         assert headwater("tail", "item", "--slot", "mine", "--create", "--once", "--url", any_database)[0] == 0
-        connection.execute("insert into other values (10)")
+        code, output, errors = headwater("tail", *named, "--slot", "mine", "--peek", "--once", "--url", any_database)
+        assert (code, output) == (1, "")
+        assert "is not changed; follow what it publishes with --publication mine" in errors
         connection.execute("insert into item values (1)")
+        assert printed_ids(headwater("tail", "item", "--slot", "mine", "--once", "--url", any_database)[1]) == [1]
 
-        code, output, errors = headwater("tail", "item", "other", "--slot", "mine", "--once", "--url", any_database)
-        assert (code, printed_ids(output)) == (0, [1])
-        (warning,) = printed(errors)
-        assert (warning["level"], warning["slot"]) == ("warning", "mine")
-        assert (
-            "add public.other, only for what commits from now on; what they had before does not come" in warning["message"]
-        )
 
-        connection.execute("insert into other values (11)")
-        code, output, errors = headwater("tail", "item", "--slot", "mine", "--once", "--url", any_database)
-        assert (code, printed_ids(output)) == (0, [11])
-        (warning,) = printed(errors)
-        assert (
-            "drop public.other, only for what commits from now on; what waits in the slot is as before" in warning["message"]
-        )
+@pytest.mark.parametrize(
+    "made", ["for all tables", "for table item where (id > 5)", "for table item with (publish = 'insert')"]
+)
+def test_a_publication_of_somebody_else_is_not_taken_over(database, headwater, made):
+    with connect_sync(database) as connection:
+        connection.execute("create table item (id int primary key)")
+        connection.execute(f"create publication theirs {made}".encode())
+        code, output, errors = headwater("tail", "item", "--slot", "theirs", "--create", "--once", "--url", database)
+        assert (code, output) == (1, "")
+        assert "publication 'theirs' is not one of just item" in errors
+        assert not connection.execute("select from pg_replication_slots").fetchall()
 
 
 def test_a_slot_is_not_made_before_the_publication_that_is_named(database, headwater):
@@ -319,3 +320,34 @@ def test_a_full_device_for_the_output_is_one_line_and_nothing_is_confirmed(datab
 
 def _no_large_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_gets_full_under_the_output_costs_nothing(database, tmp_path, unbuffered, monkeypatch):
+    """An unbuffered standard output takes what fits and forgets the rest without a word."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    output = tmp_path / "changes.jsonl"
+    with prepare(database) as connection:
+        connection.execute("insert into item select g, repeat('x', 200) from generate_series(1, 5000) g")
+        command = [sys.executable, "-m", "headwater.cli", *FROM_SLOT, "--once"]
+        environment = {**os.environ, "HEADWATER_URL": database}
+        with output.open("ab") as file:
+            first = subprocess.run(
+                command, stdout=file, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=_no_large_files
+            )
+        assert first.returncode == 1
+        assert first.stderr == "error: cannot write the output: File too large\n"
+        with output.open("ab") as file:
+            assert subprocess.run(command, stdout=file, env=environment).returncode == 0
+    # The line at which it got full is cut off; what follows begins on a line of its own.
+    whole = [
+        json.loads(line) for line in output.read_text().splitlines() if line.startswith('{"id"') and line.endswith("]}")
+    ]
+    assert {line["after"]["id"] for line in whole} == set(range(1, 5001))
+
+
+def test_output_is_utf_8_whatever_the_locale_says(database, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    with prepare(database, "insert into item values (1, '✓')"):
+        with started(database, *FROM_SLOT, "--once", encoding="utf-8") as tail:
+            assert printed(tail.communicate(timeout=15)[0])[0]["after"]["v"] == "✓"

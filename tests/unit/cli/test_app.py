@@ -124,14 +124,14 @@ def test_the_help_tells_the_exit_codes(capsys):
 
 
 def headwater(*arguments, **options):
-    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", *arguments]
+    command = [sys.executable, "-c", "from headwater.cli.__main__ import main; main()", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def test_a_reader_that_has_enough_causes_no_noise():
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", "version", "--json"]
+    command = [sys.executable, "-c", "from headwater.cli.__main__ import main; main()", "version", "--json"]
 
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
@@ -141,7 +141,7 @@ def test_a_reader_that_has_enough_causes_no_noise():
 
 @pytest.mark.parametrize("arguments", [["version"], ["version", "--json"], ["--help"]])
 def test_a_full_device_for_the_output_is_one_line_and_exit_code_1(arguments):
-    command = [sys.executable, "-c", "from headwater.cli.app import main; main()", *arguments]
+    command = [sys.executable, "-c", "from headwater.cli.__main__ import main; main()", *arguments]
 
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -71,3 +71,8 @@ def test_a_long_value_is_cut_for_people_and_not_for_programs():
 def test_a_text_line_has_colour_only_when_asked():
     assert "\x1b" not in text_line(_change(Op.DELETE, {"id": "1"}, {"id": "1"}), color=False)
     assert "\x1b" in text_line(_change(Op.DELETE, {"id": "1"}, {"id": "1"}), color=True)
+
+
+def test_a_text_line_cannot_make_a_terminal_do_something():
+    change = _change(Op.INSERT, None, None, {"v\x1b[2J": '"\u009b31m \u202e"'})
+    assert text_line(change, color=False).isprintable()

@@ -194,3 +194,10 @@ def test_an_error_that_is_translated_keeps_its_cause():
 )
 def test_trouble_with_the_connection_is_told_from_a_refusal(error, is_it):
     assert is_passing(error) is is_it
+
+
+@pytest.mark.parametrize("password", ["geh@S3CRETim", "geh#S3CRET/im", "geh/S3CRET", "geh:S3CRET@x"])
+def test_a_password_that_is_not_percent_encoded_is_refused_and_not_shown(password):
+    with pytest.raises(SettingsError, match="percent-encode") as raised:
+        complete(f"postgresql://capture:{password}@127.0.0.1:5432/shop")
+    assert "S3CRET" not in str(raised.value)

@@ -293,6 +293,12 @@ def _refusal(result: pq.abc.PGresult, slot: str, server: str) -> SourceError:
     match state:
         case "55006":
             return SlotActive(slot, said)
+        case "42704" if "publication" in said:
+            return SourceError(
+                f"PostgreSQL at {server} says that {said} where the slot stands: it was made, or made anew, after the slot; "
+                "drop the slot, and make it again after the publication",
+                sqlstate=state,
+            )
         case "42704" if slot:
             return SlotMissing(slot)
         case "55000" if slot and "invalidated" in detail:
