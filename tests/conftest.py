@@ -13,6 +13,15 @@ hypothesis.settings.register_profile("headwater", deadline=None)
 hypothesis.settings.load_profile("headwater")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what stories counted, such as changes lost and repeated, also when they passed."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                if name == "counts" and report.when == "call":
+                    terminalreporter.write_line(str(value))
+
+
 @pytest.fixture(scope="session")
 def postgres18() -> Iterator[EmbeddedPostgres]:
     yield from start_postgres(18)

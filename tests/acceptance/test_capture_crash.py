@@ -107,7 +107,7 @@ def _last_round(url: str, connection: Connection, output: Path) -> Round:
 
 
 @pytest.mark.timeout(300)
-def test_a_client_killed_twenty_times_under_load_loses_nothing_and_keeps_the_order(database, tmp_path, capsys):
+def test_a_client_killed_twenty_times_under_load_loses_nothing_and_keeps_the_order(database, tmp_path, record_property):
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     with connect_sync(database) as connection:
@@ -131,10 +131,8 @@ def test_a_client_killed_twenty_times_under_load_loses_nothing_and_keeps_the_ord
     repeated = sum(seen.values()) - len(seen)
     delivered = {c["after"]["id"]: c["after"]["v"] for each in rounds for c in each.changes if c["table"] == "event"}
     lost = events.keys() - delivered.keys()
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\nseed {seed}: {len(events)} events, {len(seen)} changes, lost {len(lost)}, repeated {repeated}\n"
-        )
+    counts = f"{len(events)} events, {len(seen)} changes, lost {len(lost)}, repeated {repeated}"
+    record_property("counts", f"client killed {ROUNDS} times (seed {seed}): {counts}")
     assert not lost
     assert delivered == events, "something was delivered that is not in the table"
     for each in rounds:
