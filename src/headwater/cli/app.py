@@ -69,6 +69,7 @@ def options(
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
     if sys.stdout is None:
+        typer.echo("error: standard output is closed, so there is nowhere to write to", err=True)
         return 1
     try:
         code = _run(arguments)

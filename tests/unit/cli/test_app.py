@@ -165,3 +165,10 @@ def test_ctrl_c_while_waiting_for_a_server_is_quiet():
         waiting.close()
 
     assert (process.returncode, output, errors) == (130, "", "")
+
+
+def test_a_closed_output_is_one_line_and_exit_code_1():
+    command = f"{sys.executable} -m headwater.cli version >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "standard output is closed" in done.stderr
