@@ -85,3 +85,25 @@ class DecodeError(SourceError):
 
 class PositionError(HeadwaterError):
     """A position that does not fit where it is used."""
+
+
+class TransformError(HeadwaterError):
+    """The user's transform raised, does not parse, or returns other columns than it was given."""
+
+
+class SinkError(HeadwaterError):
+    """A sink refused or cannot do what is asked."""
+
+    def __init__(self, sink: str, reason: str) -> None:
+        super().__init__(f"sink {sink!r}: {reason}")
+        self.sink, self.reason = sink, reason
+
+
+class SinkUnavailable(SinkError):
+    """The target cannot be reached, or is too busy; nothing of the batch was confirmed."""
+
+    retryable = True
+
+
+class SinkFenced(SinkError):
+    """A later run of the same pipeline has taken the sink over; this one must not write to it any more."""

@@ -29,7 +29,8 @@ class Batch:
     Message i is `data[bounds[i]:bounds[i + 1]]`. `relations` holds the Relation messages that were sent before, by oid.
     `begin` is the transaction that the first messages belong to when it began in an earlier batch or was streamed;
     `first_ordinal` counts its row changes in earlier batches. `end` is the position to confirm once the batch is durable,
-    None when its last transaction goes on in the next batch.
+    None when its last transaction goes on in the next batch. `ordinals` has the ordinal of each message when messages that
+    count were left out, as in a lane; otherwise it follows from counting.
     """
 
     data: bytes
@@ -40,6 +41,7 @@ class Batch:
     begin: Begin | None = None
     first_ordinal: int = 0
     streamed: bool = False
+    ordinals: npt.NDArray[np.int64] | None = None
 
     @property
     def xid_bytes(self) -> int:

@@ -164,7 +164,8 @@ class _Walk:
         xid = np.concatenate(([lead[2]], self._uint32(at + 16)))
         counted = np.cumsum(steps) - steps
         base = np.concatenate(([-batch.first_ordinal], counted[begins]))
-        return Places(commit_lsn[transaction], counted - base[transaction], xid[transaction], committed_at[transaction])
+        ordinal = counted - base[transaction] if batch.ordinals is None else batch.ordinals
+        return Places(commit_lsn[transaction], ordinal, xid[transaction], committed_at[transaction])
 
     def _check_control(self, index: Ints, size: int, lsns: tuple[int, ...], time: int) -> None:
         """Begin and Commit are of fixed length, and have positions and a time at these places."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TypeAlias
 
 from headwater.errors import DecodeError
@@ -41,9 +41,10 @@ def decode_rows(batch: Batch, types: Types, convert: Convert = to_python) -> Ite
     """
     rows = _Rows(batch, types, convert)
     data = memoryview(batch.data)
-    for start, end in pairwise(batch.bounds.tolist()):
+    ordinals = repeat(None) if batch.ordinals is None else batch.ordinals.tolist()
+    for (start, end), ordinal in zip(pairwise(batch.bounds.tolist()), ordinals, strict=False):
         try:
-            yield from rows.message(data[start:end])
+            yield from rows.message(data[start:end], ordinal)
         except DecodeError as error:
             raise placed(error, rows.commit_lsn, chr(data[start]) if start < end else None) from error
 
@@ -102,8 +103,10 @@ class _Rows:
         """Of the transaction that is being read."""
         return None if self._begin is None else self._begin.commit_lsn
 
-    def message(self, data: memoryview) -> Iterator[Change | LogicalMessage]:
+    def message(self, data: memoryview, ordinal: int | None) -> Iterator[Change | LogicalMessage]:
+        """What a message tells; it has the given ordinal, or the next one."""
         message = decode(data, streamed=self._batch.streamed)
+        self._ordinal = self._ordinal if ordinal is None else ordinal
         match message:
             case Insert(oid, new):
                 yield self._change(Op.INSERT, oid, None, None, new)

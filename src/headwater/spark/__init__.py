@@ -1,0 +1,5 @@
+"""Pipelines on Spark Structured Streaming: sources, transforms and sinks, which also work in a session of the user's own."""
+
+from headwater.spark.session import build_session
+
+__all__ = ["build_session"]

@@ -1,0 +1,49 @@
+"""What travels from the planner to the tasks: a run of one lane's changes, still as the server sent them.
+
+A DataFrame of shape `wire` has one row per frame. Sinks that encode themselves, or write what the server wrote, take these;
+`unpack` gives the frame of a row. Frames are pickles: they are read by the application that wrote them, never from storage.
+"""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from headwater.model import Lineage
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.types import PgType, Types
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A run of changes in commit order, with what it takes to decode and to name them.
+
+    `own_types` are the types of the user's own that its tables have. All changes of a table are in frames of one lane, or
+    with lanes by key all changes of a key are; the frames of a lane come in order.
+    """
+
+    lane: int
+    batch: Batch
+    own_types: tuple[PgType, ...]
+    lineage: Lineage
+
+    @property
+    def types(self) -> Types:
+        return _extended(self.own_types)
+
+
+def pack(frame: Frame) -> bytes:
+    return pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(data: bytes) -> Frame:
+    frame = pickle.loads(data)
+    if not isinstance(frame, Frame):
+        raise TypeError(f"a frame was expected, not {type(frame).__name__}")
+    return frame
+
+
+# As many as a worker meets at a time; each keeps the converters that were compiled for it.
+@lru_cache(maxsize=8)
+def _extended(own_types: Sequence[PgType]) -> Types:
+    return Types.builtin().extended(own_types) if own_types else Types.builtin()

@@ -1,0 +1,127 @@
+"""What a pipeline is: a source, an optional transform, sinks, and where it keeps its state. Values, checked when made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TypeAlias
+
+from headwater.errors import SettingsError
+from headwater.postgres.replication.slot import check_slot_name
+
+MIB = 1024 * 1024
+
+
+class LaneRule(StrEnum):
+    """What keeps its order: all changes of a table, or all changes of a key."""
+
+    TABLE = "table"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesSettings:
+    """The source: tables of one database, read through a slot and a publication.
+
+    `tables` are names or patterns such as `public.*`. `lanes` is how many tasks may work on one batch; a pipeline that has
+    run keeps the number and the rule that it began with.
+    """
+
+    url: str = field(repr=False)
+    tables: tuple[str, ...]
+    slot: str
+    publication: str
+    lanes: int = 4
+    lane_by: LaneRule = LaneRule.TABLE
+    max_rows: int | None = None
+    max_bytes: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        check_slot_name(self.slot)
+        if not self.tables:
+            raise SettingsError("name at least one table to read")
+        if not 1 <= self.lanes <= 256:
+            raise SettingsError("lanes must be between 1 and 256")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise SettingsError("max_rows must be at least 1")
+        if not MIB // 16 <= self.max_bytes <= 100 * MIB:
+            # Partitions travel inside of Spark's messages, which end at 128 MiB.
+            raise SettingsError("max_bytes must be between 64KiB and 100MiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSettings:
+    """What happens to changes on their way, in this order: columns masked and hashed, rows filtered, the user's own code.
+
+    `mask` gives the text that stands for the values of a column, `hash` names columns that become SHA-256 in hex, with
+    `salt` in front of the value; columns are `schema.table.column` and hold text. `filter` is a Spark SQL condition over the
+    columns of `changes`; `sql` a query over the view `changes`, `function` a `module:function` from DataFrame to DataFrame.
+    """
+
+    mask: Mapping[str, str] = field(default_factory=dict)
+    hash: tuple[str, ...] = ()
+    salt: str = field(default="", repr=False)
+    filter: str | None = None
+    sql: str | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSinkSettings:
+    """Tables of another database, kept equal to those of the source; missing ones are made if `create_tables`."""
+
+    name: str
+    url: str = field(repr=False)
+    create_tables: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSinkSettings:
+    """Parquet files under a directory, one folder per table and day."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSinkSettings:
+    """JSON lines on standard output."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoopSinkSettings:
+    """Nowhere: to measure what reading costs."""
+
+    name: str
+
+
+SinkSettings: TypeAlias = PostgresSinkSettings | ParquetSinkSettings | ConsoleSinkSettings | NoopSinkSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """A pipeline. `state_url` is the database with Headwater's own tables, by default that of the source.
+
+    `checkpoint` is a directory or URI for Spark; `spark` are settings of Spark's that win over ours, without the master;
+    `trigger_interval` is the least time between two batches.
+    """
+
+    name: str
+    source: ChangesSettings
+    sinks: tuple[SinkSettings, ...]
+    checkpoint: str
+    state_url: str = field(repr=False)
+    transform: TransformSettings | None = None
+    master: str = "local[*]"
+    spark: Mapping[str, str] = field(default_factory=dict)
+    trigger_interval: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        if not self.sinks:
+            raise SettingsError("name at least one sink")
+        names = [sink.name for sink in self.sinks]
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"two sinks are called {name!r}; give each a name of its own")

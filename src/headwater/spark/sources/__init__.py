@@ -1,0 +1,3 @@
+"""What Spark can read: the data sources that `register` makes known to a session."""
+
+__all__: list[str] = []

@@ -1,0 +1,42 @@
+-- Pipelines and their dead letters, in the state database. Nothing of an earlier release uses these tables.
+create table headwater.pipeline (
+    name text primary key,
+    phase text not null,
+    slot text not null,
+    commit_lsn pg_lsn,
+    ordinal integer,
+    committed_at timestamptz,
+    started_at timestamptz not null,
+    updated_at timestamptz not null,
+    error text,
+    report jsonb not null default '{}'
+);
+
+comment on table headwater.pipeline is 'What each pipeline last said of itself; position is exclusive: all before it is delivered.';
+
+create table headwater.dead_letter (
+    id bigint generated always as identity primary key,
+    pipeline text not null,
+    sink text not null,
+    event_id text not null,
+    schema_name text not null,
+    table_name text not null,
+    op text not null,
+    commit_lsn pg_lsn not null,
+    ordinal integer not null,
+    xid bigint not null,
+    committed_at timestamptz not null,
+    key jsonb,
+    reason text not null,
+    relation bytea,
+    message bytea,
+    envelope jsonb,
+    state text not null default 'open' check (state in ('open', 'superseded', 'replayed')),
+    created_at timestamptz not null default now(),
+    unique (pipeline, sink, event_id),
+    check ((message is null) = (relation is null) and (message is null) <> (envelope is null))
+);
+
+create index dead_letter_open on headwater.dead_letter (pipeline, sink, schema_name, table_name) where state = 'open';
+
+comment on table headwater.dead_letter is 'Changes that a sink could not take, each as the server sent it, or after a transform as its envelope, with the reason.';
