@@ -18,11 +18,12 @@ from headwater.postgres.types import PgType, Types
 class Frame:
     """A run of changes in commit order, with what it takes to decode and to name them.
 
-    `own_types` are the types of the user's own that its tables have. All changes of a table are in frames of one lane, or
-    with lanes by key all changes of a key are; the frames of a lane come in order.
+    `own_types` are the types of the user's own that its tables have. The frames of a lane come in order. Without `key_lane`
+    a batch's changes to a table are all in this lane; with it, (k, n), only those whose key falls into the k-th of n lanes.
     """
 
     lane: int
+    key_lane: tuple[int, int] | None
     batch: Batch
     own_types: tuple[PgType, ...]
     lineage: Lineage

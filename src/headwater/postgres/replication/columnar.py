@@ -5,7 +5,7 @@ are then cut out of the buffer in one go and cast to the column's Arrow type. Th
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -21,10 +21,12 @@ from headwater.postgres.replication.messages import Relation, Truncate
 from headwater.postgres.replication.pgoutput import LATEST_MICROS, decode, parse_relation, text_of
 from headwater.postgres.replication.protocol import POSTGRES_EPOCH
 from headwater.postgres.replication.rows import decode_rows
-from headwater.postgres.types import Types, from_text
+from headwater.postgres.types import Rejected, Types, from_text
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+# Makes of a column's texts, by the type of the column, the array that is wanted and the places that it has no value for.
+ConvertColumn: TypeAlias = Callable[[pa.StringArray, Types, int, int], tuple[pa.Array, Rejected]]
 
 _NULL, _UNCHANGED, _TEXT = b"nut"
 _BEGIN_BYTES, _COMMIT_BYTES = 21, 26
@@ -67,7 +69,7 @@ class Group:
     the replica identity, O all columns. `key_changed` marks the updates of K whose key differs; the server also sends an old
     key that stayed, when it is stored out of line (TOAST). Under O the stream does not tell the key, and none is marked.
     `unchanged` marks the values of `after` that the server sent neither there nor in the old row; they are NULL there. A
-    truncate has neither rows.
+    truncate has neither rows. `messages` is the number of each change's message in the batch.
     """
 
     relation: Relation
@@ -79,17 +81,23 @@ class Group:
     unchanged: Mapping[str, Mask]
     key_changed: Mask
     rejected: Sequence[RejectedValue]
+    messages: Ints
 
     def __len__(self) -> int:
         return len(self.places.ordinal)
 
 
-def decode_columns(batch: Batch, types: Types) -> list[Group]:
-    """The batch's row changes in groups; within a group they are in the order of the stream."""
+def as_sent(texts: pa.StringArray, _types: Types, _oid: int, _typmod: int) -> tuple[pa.Array, Rejected]:
+    """The server's own text, for whoever hands it on to a server."""
+    return texts, ()
+
+
+def decode_columns(batch: Batch, types: Types, convert: ConvertColumn = from_text) -> list[Group]:
+    """The batch's row changes in groups, with columns as `convert` makes them; a group is in the order of the stream."""
     if not len(batch):
         return []
     try:
-        walk = _Walk(batch, types)
+        walk = _Walk(batch, types, convert)
         return [*walk.row_groups(), *walk.truncates()]
     except DecodeError as error:
         # Vectors do not tell which message it was. The row decoder refuses the same one, and names its place.
@@ -109,8 +117,8 @@ class _Texts:
 class _Walk:
     """One batch being decoded."""
 
-    def __init__(self, batch: Batch, types: Types) -> None:
-        self._batch, self._types = batch, types
+    def __init__(self, batch: Batch, types: Types, convert: ConvertColumn) -> None:
+        self._batch, self._types, self._convert = batch, types, convert
         self._raw = np.frombuffer(batch.data, np.uint8)
         self._buffer = pa.py_buffer(batch.data)
         self._tags = tags_of(batch.data, batch.bounds)
@@ -143,7 +151,7 @@ class _Walk:
                 (relation, at), *_ = self._by_version(oid, np.array([index]))
                 place, none = self._places.at(at), np.zeros(1, np.bool_)
                 place = replace(place, ordinal=place.ordinal + step)
-                yield Group(relation, "T", None, place, None, None, {}, none, ())
+                yield Group(relation, "T", None, place, None, None, {}, none, (), at)
 
     def _positions(self) -> Places:
         """The place of every message, as if each were a change."""
@@ -231,7 +239,8 @@ class _Walk:
                 key_changed = self._key_changed(relation, new, old)
         after = None if new is None else self._record_batch(relation, new, rejected)
         unchanged = {} if new is None else _unchanged(relation, new)
-        return Group(relation, tag, old_kind, self._places.at(index), before, after, unchanged, key_changed, tuple(rejected))
+        places = self._places.at(index)
+        return Group(relation, tag, old_kind, places, before, after, unchanged, key_changed, tuple(rejected), index)
 
     def _key_changed(self, relation: Relation, new: list[_Texts], old: list[_Texts]) -> Mask:
         changed = np.zeros(len(new[0].start) if new else 0, np.bool_)
@@ -282,7 +291,7 @@ class _Walk:
             if column.key or old_kind != "K":
                 cut = self._cut(texts)
                 try:
-                    array, failed = from_text(cut, self._types, column.type_oid, column.typmod)
+                    array, failed = self._convert(cut, self._types, column.type_oid, column.typmod)
                 except DecodeError as error:
                     raise misfit(error, relation, column.name) from error
                 rejected += [RejectedValue(i, column.name, cut[i].as_py(), old_kind is not None) for i in failed]

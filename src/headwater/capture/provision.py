@@ -1,0 +1,73 @@
+"""What a stream is read through: its publication and its slot, made in this order if they are missing.
+
+Decoding looks at the catalog as it was when a change was written. A publication that is younger than its slot would leave
+out what waits in the slot, or break the stream, so none is ever made for a slot that is there already.
+"""
+
+import logging
+from contextlib import closing
+
+import psycopg
+
+from headwater.errors import SourceError
+from headwater.postgres.connect import Connection, connect_sync, translated
+from headwater.postgres.replication.publication import (
+    AddTables,
+    Create,
+    Publication,
+    plan_publication,
+    reconcile,
+)
+from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
+from headwater.postgres.replication.stream import ReplicationConnection
+
+_log = logging.getLogger(__name__)
+
+
+def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) -> None:
+    """See to it that the tables are published and the slot is there; nothing that exists is changed.
+
+    A publication may hold more than is wanted, or all tables. One that lacks a wanted table is refused, since what the slot
+    holds of that table already would be missing.
+    """
+    wanted = Publication(name=publication, tables=tables)
+    with translated(url), closing(connect_sync(url)) as connection:
+        found = find_slot(connection, slot)
+        if found is not None:
+            require_usable(found, slot, connection.info.dbname)
+        missing = [step for step in plan_publication(connection, wanted) if isinstance(step, Create | AddTables)]
+        if missing and found is not None:
+            raise SourceError(
+                f"publication {publication!r} does not hold all that is wanted ({missing[0]}), and slot {slot!r} is there "
+                "already, so changes that wait in it would be missing; publish them yourself if that is well, or drop the "
+                f"slot with `headwater slots drop {slot}`"
+            )
+        if any(isinstance(step, AddTables) for step in missing):
+            raise SourceError(
+                f"publication {publication!r} is there and does not hold all that is wanted ({missing[0]}); add that, or "
+                "name another publication"
+            )
+        if missing:
+            _publish(connection, wanted)
+        if found is None:
+            with ReplicationConnection(url) as replication:
+                create_slot(replication, slot)
+            _log.info("slot %s: made", slot, extra={"slot": slot})
+
+
+def _publish(connection: Connection, publication: Publication) -> None:
+    try:
+        reconcile(connection, publication)
+    except SourceError as exc:
+        if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
+            raise SourceError(
+                f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
+                f"({exc.__cause__.diag.message_primary}); have their owner create publication {publication.name!r}"
+            ) from exc
+        raise
+    _log.info(
+        "publication %s: made for %s",
+        publication.name,
+        ", ".join(publication.tables),
+        extra={"publication": publication.name},
+    )

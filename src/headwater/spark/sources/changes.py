@@ -1,0 +1,231 @@
+"""The source `headwater.changes`: a logical replication slot as a stream of Spark's.
+
+Spark keeps one planner process per query; the slot is read there, by a capture thread, and ranges of what was read are cut
+there into partitions. Tasks get the server's bytes and decode them into Arrow. The names of the methods are Spark's.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headwater.capture import CaptureSettings, CatalogTypes, emit_mark
+from headwater.capture.provision import provision
+from headwater.errors import PositionError, SettingsError
+from headwater.model import Lsn, Position
+from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.cut import joined
+from headwater.postgres.replication.slot import find_slot, require_usable
+from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.postgres.types import PgType, Types
+from headwater.spark.frame import Frame, pack, unpack
+from headwater.spark.settings import MIB
+from headwater.spark.shape import ENVELOPE, WIRE, Shape
+from headwater.spark.sources.envelope import to_envelopes
+from headwater.spark.sources.lanes import self_contained, split
+from headwater.spark.sources.log import ChangeLog
+from headwater.spark.sources.offset import Offset
+from headwater.spark.sources.options import Options, parse_options
+from headwater.spark.sources.table import table_schema, to_table
+from headwater.spark.sources.wanted import Wanted
+
+NAME: Final = "headwater.changes"
+
+# Spark asks again at once when there was nothing; a pause in here saves it the asking, and is short enough for a stop.
+_IDLE_SECONDS = 0.1
+# Larger pieces than capture's own default: each costs a task some milliseconds to decode.
+_PIECE_BYTES = 4 * MIB
+
+_WIRE_SCHEMA: Final = pa.schema([("lane", pa.int32()), ("changes", pa.int64()), ("frame", pa.binary())])
+
+
+@dataclass(frozen=True)
+class LanePartition(InputPartition):
+    """The frames of one lane, packed."""
+
+    lane: int
+    changes: tuple[int, ...]
+    frames: tuple[bytes, ...]
+
+
+class ChangesDataSource(DataSource):
+    """Registers with a session as `headwater.changes`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        options = parse_options(self.options)
+        if options.shape is Shape.TABLE and options.table is not None:
+            return table_schema(options.url, options.table)
+        return ENVELOPE if options.shape is Shape.ENVELOPE else WIRE
+
+    def reader(self, schema: StructType) -> Any:
+        raise SettingsError(
+            "`headwater.changes` is a stream: use `readStream`, with `trigger(availableNow=True)` to end where it is now"
+        )
+
+    def streamReader(self, schema: StructType) -> "ChangesReader":  # noqa: N802 - Spark's name
+        return ChangesReader(parse_options(self.options), schema)
+
+
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's reader. It is also pickled to tasks, where only `read` is called, so it opens nothing before it must."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._log: ChangeLog | None = None
+        self._types: CatalogTypes | None = None
+        self._wanted: Wanted | None = None
+        self._initial: Offset | None = None
+        self._mark: Lsn | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        options = self._options
+        if self._initial is None:
+            # Only here: with a checkpoint a missing slot is a loss, and must not be made anew in silence.
+            if options.tables:
+                provision(options.url, options.slot, options.publication, options.tables)
+            self._initial = self._slot_offset()
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        return ReadMaxBytes(self._options.max_bytes)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` is the end of the last one that Spark has committed, so it is confirmed."""
+        offset = Offset.from_json(start)
+        log, position = self._opened(offset), offset.position
+        log.advance(position)
+        if self._mark is None:
+            log.fill(position, self._options.max_bytes, _IDLE_SECONDS)
+        else:
+            log.fill_to_mark(self._mark, self._options.max_bytes)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        end = log.bound(max(position, log.floor), max_bytes, max_rows, self._mark)
+        if self._mark is not None and end <= position:
+            # The query ends here, and its planner at once with it.
+            log.report()
+        return self._at(offset, max(position, end)).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        if self._log is None or self._initial is None:
+            return None
+        return self._at(self._initial, self._log.end).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Everything that has committed by now is to be delivered, and then the query ends."""
+        with translated(self._options.url), closing(connect_sync(self._options.url)) as connection:
+            self._mark = emit_mark(connection)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LanePartition]:
+        """The lanes of a range; after a restart this is called before anything else."""
+        first, last = Offset.from_json(start), Offset.from_json(end)
+        if first.position >= last.position:
+            return []
+        log = self._opened(first)
+        log.fill_to(last.position)
+        return self._lanes(log, log.between(first.position, last.position), last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        lane, options = cast("LanePartition", partition), self._options
+        for changes, packed in zip(lane.changes, lane.frames, strict=True):
+            if options.shape is Shape.WIRE:
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([lane.lane], pa.int32()), pa.array([changes]), pa.array([packed], pa.binary())],
+                    schema=_WIRE_SCHEMA,
+                )
+                continue
+            frame = unpack(packed)
+            if options.shape is Shape.ENVELOPE:
+                yield to_envelopes(frame.batch, frame.types, options.protection)
+            else:
+                yield to_table(frame.batch, frame.types, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes a batch late, and never when nothing follows; `latestOffset` confirms instead."""
+
+    def stop(self) -> None:
+        """Hang up. Nothing is confirmed here: this also runs when Spark has died in the middle of a batch."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _lanes(self, log: ChangeLog, batches: list[Batch], end: Offset) -> list[LanePartition]:
+        lanes: dict[int, list[tuple[int, bytes]]] = {}
+        dropped = self._dropped(batches)
+        for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule, dropped):
+            own = self._own_types(laned.batch)
+            frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage)
+            lanes.setdefault(laned.lane, []).append((laned.batch.changes, pack(frame)))
+        return [LanePartition(lane, *zip(*frames, strict=True)) for lane, frames in sorted(lanes.items())]
+
+    def _own_types(self, batch: Batch) -> tuple[PgType, ...]:
+        if self._types is None:
+            self._types = CatalogTypes(self._options.url)
+        types, builtin = self._types.of(batch), Types.builtin()
+        return () if types is builtin else tuple(type_ for oid, type_ in types.items() if builtin.get(oid) != type_)
+
+    def _dropped(self, batches: list[Batch]) -> frozenset[int]:
+        """The tables that the publication has and nobody asked for."""
+        if not self._options.tables:
+            return frozenset()
+        if self._wanted is None:
+            self._wanted = Wanted(self._options.url, self._options.tables)
+        return frozenset().union(*map(self._wanted.dropped, batches))
+
+    def _opened(self, offset: Offset) -> ChangeLog:
+        """The log, read from the given position on if nothing has been read yet."""
+        if self._log is None:
+            self._refuse_foreign(offset)
+            log = ChangeLog(self._capture_settings(), offset.position)
+            self._log, self._initial = log, self._initial or offset
+        return self._log
+
+    def _refuse_foreign(self, offset: Offset) -> None:
+        ours = self._slot_offset()
+        if (offset.system, offset.slot) != (ours.system, ours.slot):
+            raise PositionError(
+                f"the checkpoint directory is of slot {offset.slot!r} on server {offset.system}, and this is slot "
+                f"{ours.slot!r} on server {ours.system}; name another checkpoint directory, or remove this one"
+            )
+
+    def _slot_offset(self) -> Offset:
+        """Where the slot is: everything before it was delivered, and nothing after it is lost."""
+        options = self._options
+        with translated(options.url), closing(connect_sync(options.url)) as connection:
+            slot = require_usable(find_slot(connection, options.slot), options.slot, connection.info.dbname)
+        with ReplicationConnection(options.url) as replication:
+            system = replication.identify().system_identifier
+        position = Position(slot.confirmed_flush_lsn or Lsn(0), 0)
+        return Offset(system, options.slot, position, options.lanes, options.lane_by)
+
+    def _at(self, offset: Offset, position: Position) -> Offset:
+        return Offset(offset.system, offset.slot, position, offset.lanes, offset.rule)
+
+    def _capture_settings(self) -> CaptureSettings:
+        options = self._options
+        settings = CaptureSettings(
+            url=options.url,
+            slot=options.slot,
+            publications=(options.publication,),
+            streaming=options.streaming,
+            batch_bytes=min(_PIECE_BYTES, options.max_bytes),
+            buffer_bytes=options.max_bytes,
+        )
+        spill = options.spill_directory
+        return settings if spill is None else replace(settings, spill_directory=Path(spill))

@@ -1,0 +1,252 @@
+"""A range of changes split into lanes: what keeps its order, and may be worked on beside the others. Pure.
+
+Which lane a change falls into depends on its bytes and the number of lanes alone, so a range that is read again, on another
+machine or with other cores, is split the same way. By table, a lane has whole tables. By key, it has the rows of some keys;
+a range with a truncate or a changed key in it then stays in one lane, since those concern more than one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.errors import DecodeError
+from headwater.postgres.replication.batch import Batch, lay_out
+from headwater.postgres.replication.cut import Index, big_endian
+from headwater.postgres.replication.messages import Relation, Truncate
+from headwater.postgres.replication.pgoutput import decode, parse_relation
+from headwater.spark.settings import LaneRule
+
+Ints = npt.NDArray[np.int64]
+
+# Odd numbers with bits all over, to spread oids and the bytes of keys. They can never change: logged ranges depend on them.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_STEP = np.uint64(0xFF51AFD7ED558CCD)
+# `replica identity full`: the stream marks every column as key, and does not tell which row an update was.
+_FULL = "f"
+_NO_LANE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Laned:
+    """What falls into one lane of one batch; `key_lane` as in `Frame`."""
+
+    lane: int
+    key_lane: tuple[int, int] | None
+    batch: Batch
+
+
+def split(batches: Sequence[Batch], lanes: int, rule: LaneRule, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
+    """The batches of one range by lane, without the tables of some oids; those of a lane come in their order."""
+    indexes = [Index.of(kept) for batch in batches if (kept := _without(batch, dropped)) is not None]
+    if rule is LaneRule.KEY and any(map(_has_barrier, indexes)):
+        for index in indexes:
+            yield Laned(0, None, index.batch)
+        return
+    for index in indexes:
+        yield from _split_by_key(index, lanes) if rule is LaneRule.KEY else _split_by_table(index, lanes)
+
+
+def lanes_of(batch: Batch, lanes: int) -> Ints:
+    """The key lane of each row message; -1 for other messages and for tables that go as a whole."""
+    index = Index.of(batch)
+    found = np.full(len(index.tags), _NO_LANE, np.int64)
+    for relation, messages in _by_relation(index):
+        if relation.identity != _FULL and any(column.key for column in relation.columns):
+            found[messages] = _spread(_key_hash(index, relation, messages), lanes)
+    return found
+
+
+def self_contained(batch: Batch) -> Batch:
+    """The batch with no more descriptions of tables than it needs, ready to travel."""
+    index = Index.of(batch)
+    oids = set(np.unique(_rows(index)[1]).tolist())
+    for at in np.flatnonzero(index.tags == ord("T")).tolist():
+        oids.update(_truncated(index, at))
+    return replace(batch, relations={oid: message for oid, message in batch.relations.items() if oid in oids})
+
+
+def _without(batch: Batch, dropped: frozenset[int]) -> Batch | None:
+    """The batch without some tables; None when nothing is left of it."""
+    if not dropped:
+        return batch
+    index = Index.of(batch)
+    rows, oids = _rows(index)
+    lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
+    lane_of[rows[~np.isin(oids, list(dropped))]] = 0
+    return next((laned.batch for laned in _pick(index, lane_of, 1, keyed=False, dropped=dropped)), None)
+
+
+def _split_by_table(index: Index, lanes: int) -> Iterator[Laned]:
+    rows, oids = _rows(index)
+    lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
+    lane_of[rows] = _spread(oids.astype(np.uint64), lanes)
+    yield from _pick(index, lane_of, lanes, keyed=False)
+
+
+def _split_by_key(index: Index, lanes: int) -> Iterator[Laned]:
+    rows, oids = _rows(index)
+    by_key = lanes_of(index.batch, lanes)
+    yield from _pick(index, by_key, lanes, keyed=True)
+    whole = np.full(len(index.tags), _NO_LANE, np.int64)
+    without = by_key[rows] == _NO_LANE
+    whole[rows[without]] = _spread(oids[without].astype(np.uint64), lanes)
+    yield from _pick(index, whole, lanes, keyed=False)
+
+
+def _pick(index: Index, lane_of: Ints, lanes: int, *, keyed: bool, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
+    """A batch for each lane that has something; `lane_of` is -1 for messages that are in none."""
+    truncates = [] if keyed else [int(at) for at in np.flatnonzero(index.tags == ord("T"))]
+    used = set(np.unique(lane_of[lane_of != _NO_LANE]).tolist())
+    parted = {at: _truncates_by_lane(index, at, lanes, dropped) for at in truncates}
+    for by_lane in parted.values():
+        used |= set(by_lane)
+    for lane in sorted(used):
+        key_lane = (lane, lanes) if keyed else None
+        is_whole = len(used) == 1 and index.batch.changes == int((lane_of != _NO_LANE).sum())
+        yield Laned(lane, key_lane, index.batch if is_whole else _filtered(index, lane_of == lane, lane, parted))
+
+
+def _filtered(
+    index: Index, mine: npt.NDArray[np.bool_], lane: int, truncates: dict[int, dict[int, list[tuple[int, bytes]]]]
+) -> Batch:
+    """The batch with only some of its row changes, their transactions, and what describes tables."""
+    batch, tags = index.batch, index.tags
+    mine = mine.copy()
+    for at, by_lane in truncates.items():
+        mine[at] = lane in by_lane
+    # A transaction keeps its Begin and Commit when something of it stays.
+    transaction = np.cumsum(tags == ord("B"))
+    stays = np.isin(transaction, np.unique(transaction[mine]))
+    kept = mine | ((tags == ord("R")) | (tags == ord("Y"))) | (((tags == ord("B")) | (tags == ord("C"))) & stays)
+    messages: list[bytes | memoryview] = []
+    ordinals: list[int] = []
+    if not truncates:
+        picked = np.flatnonzero(kept)
+        data, bounds = _gather(batch, picked)
+        return replace(
+            batch, data=data, bounds=bounds, changes=int(index.steps[picked].sum()), ordinals=index.ordinal[picked]
+        )
+    for at in np.flatnonzero(kept).tolist():
+        parts = truncates[at][lane] if at in truncates else [(int(index.ordinal[at]), batch.message(at))]
+        for ordinal, message in parts:
+            messages.append(message)
+            ordinals.append(ordinal)
+    data, bounds = lay_out(messages)
+    changes = int(index.steps[mine & (tags != ord("T"))].sum()) + sum(
+        len(by[lane]) for by in truncates.values() if lane in by
+    )
+    return replace(batch, data=data, bounds=bounds, changes=changes, ordinals=np.array(ordinals, np.int64))
+
+
+def _gather(batch: Batch, picked: Ints) -> tuple[bytes, Ints]:
+    """The bytes of some messages end to end, and their bounds."""
+    starts, sizes = batch.bounds[picked], batch.bounds[picked + 1] - batch.bounds[picked]
+    bounds = np.zeros(len(picked) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    raw = np.frombuffer(batch.data, np.uint8)
+    return raw[_ragged(starts, sizes)].tobytes(), bounds
+
+
+def _truncates_by_lane(index: Index, at: int, lanes: int, dropped: frozenset[int]) -> dict[int, list[tuple[int, bytes]]]:
+    """A truncate as one of its own for each of its tables, with its ordinal, by lane."""
+    message, xid = index.batch.message(at), index.batch.xid_bytes
+    options = bytes(message[1 + xid + 4 : 1 + xid + 5])
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for step, oid in enumerate(_truncated(index, at)):
+        if oid in dropped:
+            continue
+        lane = int(_spread(np.array([oid], np.uint64), lanes)[0])
+        alone = bytes(message[: 1 + xid]) + (1).to_bytes(4) + options + oid.to_bytes(4)
+        found.setdefault(lane, []).append((int(index.ordinal[at]) + step, alone))
+    return found
+
+
+def _truncated(index: Index, at: int) -> Sequence[int]:
+    """The tables of a truncate."""
+    message = decode(index.batch.message(at), streamed=index.batch.streamed)
+    if not isinstance(message, Truncate):
+        raise DecodeError("a truncate was expected", message_type="T")
+    return message.relation_oids
+
+
+def _has_barrier(index: Index) -> bool:
+    """Whether something in there concerns more than one key: a truncate, or an update that comes with an old key."""
+    if (index.tags == ord("T")).any():
+        return True
+    updates = np.flatnonzero(index.tags == ord("U"))
+    kinds = np.frombuffer(index.batch.data, np.uint8)[index.batch.bounds[updates] + 1 + index.batch.xid_bytes + 4]
+    return bool((kinds == ord("K")).any())
+
+
+def _rows(index: Index) -> tuple[Ints, Ints]:
+    """The messages that are row changes, and the tables that they are of."""
+    tags, batch = index.tags, index.batch
+    rows = np.flatnonzero((tags == ord("I")) | (tags == ord("U")) | (tags == ord("D")))
+    return rows, big_endian(batch.data, batch.bounds[rows] + 1 + batch.xid_bytes, 4)
+
+
+def _by_relation(index: Index) -> Iterator[tuple[Relation, Ints]]:
+    """The row messages of each table, parted where the table is described anew."""
+    batch, (rows, oids) = index.batch, _rows(index)
+    described = np.flatnonzero(index.tags == ord("R"))
+    for oid in np.unique(oids).tolist():
+        mine = rows[oids == oid]
+        relation = batch.relations.get(oid)
+        edges = [
+            (int(at), b"R" + bytes(batch.message(int(at))[1 + batch.xid_bytes :]))
+            for at in described
+            if int.from_bytes(batch.message(int(at))[1 + batch.xid_bytes :][:4]) == oid
+        ]
+        parts = np.split(mine, np.searchsorted(mine, [at for at, _ in edges]))
+        for message, part in zip([relation, *(message for _, message in edges)], parts, strict=True):
+            if len(part):
+                if message is None:
+                    raise DecodeError(f"relation {oid} was never described")
+                yield parse_relation(message), part
+
+
+def _key_hash(index: Index, relation: Relation, messages: Ints) -> npt.NDArray[np.uint64]:
+    """A number for the key of each row message, from its text alone."""
+    batch = index.batch
+    raw = np.frombuffer(batch.data, np.uint8)
+    # Behind the tag, the oid and the kind of row, which is the new one or the old key, and the number of columns.
+    at = batch.bounds[messages] + 1 + batch.xid_bytes + 4 + 1 + 2
+    found = np.full(len(messages), np.uint64(relation.oid))
+    last = max(number for number, column in enumerate(relation.columns) if column.key)
+    for column in relation.columns[: last + 1]:
+        sent = raw[at] == ord("t")
+        size = np.where(sent, big_endian(batch.data, np.where(sent, at + 1, 0), 4), 0)
+        if column.key:
+            found = (found * _SPREAD) ^ _text_hash(raw, at + 5, size)
+        at = at + np.where(sent, 5 + size, 1)
+    return found
+
+
+def _text_hash(raw: npt.NDArray[np.uint8], start: Ints, size: Ints) -> npt.NDArray[np.uint64]:
+    """A polynomial in the bytes of each text, modulo 2**64."""
+    total = int(size.sum())
+    found = size.astype(np.uint64)
+    if not total:
+        return found
+    powers = np.cumprod(np.full(int(size.max()), _STEP))
+    filled = np.flatnonzero(size)
+    starts, sizes = start[filled], size[filled]
+    places = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    terms = (raw[_ragged(starts, sizes)].astype(np.uint64) + np.uint64(1)) * powers[places]
+    found[filled] += np.add.reduceat(terms, np.cumsum(sizes) - sizes)
+    return found
+
+
+def _ragged(starts: Ints, sizes: Ints) -> Ints:
+    """The places of all bytes of runs that begin at `starts`."""
+    places: Ints = np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    return places
+
+
+def _spread(numbers: npt.NDArray[np.uint64], lanes: int) -> Ints:
+    """A lane for each number, by its well mixed upper bits."""
+    mixed = (numbers ^ (numbers >> np.uint64(33))) * _SPREAD
+    found: Ints = ((mixed >> np.uint64(33)) % np.uint64(lanes)).astype(np.int64)
+    return found

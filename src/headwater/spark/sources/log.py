@@ -1,0 +1,161 @@
+"""What was read from the slot and is not yet delivered for good: the changes that ranges are cut from.
+
+It lives in Spark's planner process. A range may be read again until Spark has committed it; then it is confirmed to the
+server and forgotten.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from headwater.capture import Capture, CaptureSettings, emit_mark
+from headwater.errors import PositionError, SourceError
+from headwater.model import Lineage, Lsn, Position
+from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.cut import Index
+from headwater.postgres.replication.slot import find_slot, require_usable
+
+# While a range that was logged is awaited: how often to look whether the stream is still alive.
+_PATIENCE_SECONDS = 1.0
+
+
+class ChangeLog:
+    """The undelivered changes of one slot, in order, from the last committed position on."""
+
+    def __init__(self, settings: CaptureSettings, start: Position) -> None:
+        """Begin to read at `start`, or where the slot is if that is later: what lies before that was delivered."""
+        self._settings = replace(settings, start=start.commit_lsn)
+        confirmed = _confirmed(self._settings)
+        self._floor = self._end = max(start, Position(confirmed, 0))
+        self._parts: deque[Index] = deque()
+        self._passed = Lsn(0)
+        self._capture = Capture(self._settings)
+        self._capture.start()
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._capture.lineage
+
+    @property
+    def floor(self) -> Position:
+        """Everything before it has been delivered."""
+        return self._floor
+
+    @property
+    def end(self) -> Position:
+        """How far has been read."""
+        return self._end
+
+    def close(self) -> None:
+        self._capture.stop()
+
+    def report(self) -> None:
+        """Tell the server now what is confirmed."""
+        self._capture.report()
+
+    def advance(self, committed: Position) -> None:
+        """Everything before `committed` is delivered for good: forget it, and let the server forget it."""
+        self._floor = max(self._floor, committed)
+        while self._parts and self._parts[0].end <= self._floor:
+            self._parts.popleft()
+        # With nothing left to deliver, what came without any change of ours, such as a heartbeat, is done with as well.
+        done = self._floor.commit_lsn if self._parts else max(self._floor.commit_lsn, self._passed)
+        self._capture.confirm(done)
+
+    def fill(self, start: Position, max_bytes: int, wait_seconds: float) -> None:
+        """Take what has come, up to so many bytes behind `start`; when there is nothing at all, wait for it a little."""
+        deadline = time.monotonic() + wait_seconds
+        held = self._bytes_after(start)
+        while held < max_bytes:
+            batch = self._capture.take(0 if held else max(0, deadline - time.monotonic()))
+            if batch is None:
+                return
+            self._append(batch)
+            held += len(batch.data) if batch.changes else 0
+            if not held:
+                self.advance(self._floor)
+
+    def fill_to(self, end: Position) -> None:
+        """Take until everything before `end` has come; raises PositionError if it never can."""
+        if self._end >= end:
+            return
+        mark = self.mark()
+        if end.commit_lsn > mark:
+            raise PositionError(
+                f"the checkpoint is at {end.commit_lsn}, and the server only at {mark}: it is of another server, or "
+                "of a later state of this one; remove the checkpoint directory, and the slot's position counts"
+            )
+        self._take_until(lambda: self._end >= end or self._end.commit_lsn >= mark)
+
+    def mark(self) -> Lsn:
+        """Write a mark: once the log has come to it, everything that committed before is in it."""
+        with translated(self._settings.url), closing(connect_sync(self._settings.url)) as connection:
+            return emit_mark(connection)
+
+    def fill_to_mark(self, mark: Lsn, max_bytes: int) -> None:
+        """Take until the mark has come, or so much is held."""
+        self._take_until(lambda: self._end.commit_lsn >= mark or self._bytes_after(self._floor) >= max_bytes)
+
+    def bound(self, start: Position, max_bytes: int, max_rows: int | None, until: Lsn | None) -> Position:
+        """The end of the next range: at a commit where it can be, within the limits; `start` when there is nothing."""
+        size = rows = 0
+        end = start
+        for part in self._parts:
+            if part.end <= start:
+                continue
+            if until is not None and part.start.commit_lsn >= until:
+                break
+            batch = part.between(start, part.end)
+            if batch is None:
+                continue
+            if size and size + len(batch.data) > max_bytes:
+                break
+            if max_rows is not None and rows + batch.changes > max_rows:
+                return end if rows and _is_between(end) else Index.of(batch).bound_within(max_rows - rows)
+            size, rows, end = size + len(batch.data), rows + batch.changes, part.end
+        return end
+
+    def between(self, start: Position, end: Position) -> list[Batch]:
+        """The changes of a range, which has been read."""
+        if end > self._end:
+            raise SourceError(f"nothing is known of {end}: only what lies before {self._end} has been read")
+        parts = (part.between(start, end) for part in self._parts if part.end > start and part.start < end)
+        return [part for part in parts if part is not None]
+
+    def _take_until(self, enough: Callable[[], bool]) -> None:
+        while not enough():
+            batch = self._capture.take(_PATIENCE_SECONDS)
+            if batch is not None:
+                self._append(batch)
+
+    def _append(self, batch: Batch) -> None:
+        """Take a batch in; what a reconnected stream repeats is there already."""
+        if not batch.changes:
+            self._passed = max(self._passed, batch.end or Lsn(0))
+            self._end = max(self._end, Position(batch.end or Lsn(0), 0))
+            return
+        index = Index.of(batch)
+        if index.start < self._end:
+            fresh = index.between(self._end, index.end)
+            if fresh is None:
+                return
+            index = Index.of(fresh)
+        self._parts.append(index)
+        self._end = index.end
+
+    def _bytes_after(self, start: Position) -> int:
+        return sum(len(part.batch.data) for part in self._parts if part.end > start)
+
+
+def _is_between(bound: Position) -> bool:
+    """Whether the bound lies between two transactions."""
+    return bound.ordinal == 0
+
+
+def _confirmed(settings: CaptureSettings) -> Lsn:
+    with translated(settings.url), closing(connect_sync(settings.url)) as connection:
+        slot = require_usable(find_slot(connection, settings.slot), settings.slot, connection.info.dbname)
+        return slot.confirmed_flush_lsn or Lsn(0)

@@ -1,0 +1,55 @@
+"""How far a stream has come, as Spark logs it: JSON of strings and numbers whose keys always stand in the same order.
+
+The number of lanes and their rule are part of it, so that a logged range is split again as it was, whatever the options say
+by then; and so is whose positions these are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headwater.errors import PositionError
+from headwater.model import Lsn, Position
+from headwater.spark.settings import LaneRule
+
+# Raised when the meaning of a logged range changes, such as which change falls into which lane.
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """All changes before `position` in the stream of a slot are covered."""
+
+    system: str
+    slot: str
+    position: Position
+    lanes: int
+    rule: LaneRule
+
+    def to_json(self) -> dict[str, str | int]:
+        """The form that Spark logs, and compares as text."""
+        return {
+            "version": VERSION,
+            "system": self.system,
+            "slot": self.slot,
+            "lsn": str(self.position.commit_lsn),
+            "ordinal": self.position.ordinal,
+            "lanes": self.lanes,
+            "by": self.rule.value,
+        }
+
+    @classmethod
+    def from_json(cls, logged: Mapping[str, object]) -> "Offset":
+        """The offset that was logged; raises PositionError for one that is not ours."""
+        try:
+            if logged["version"] != VERSION:
+                raise PositionError(
+                    f"the checkpoint was written by another release (version {logged['version']}, not {VERSION}); go on "
+                    "with that one, or remove the checkpoint directory: the slot keeps the position"
+                )
+            position = Position(Lsn.parse(str(logged["lsn"])), int(str(logged["ordinal"])))
+            rule, lanes = LaneRule(str(logged["by"])), int(str(logged["lanes"]))
+            return cls(str(logged["system"]), str(logged["slot"]), position, lanes, rule)
+        except (KeyError, ValueError) as exc:
+            raise PositionError(
+                "the checkpoint directory is not one of a `headwater.changes` source; name another, or remove it"
+            ) from exc

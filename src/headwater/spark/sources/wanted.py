@@ -1,0 +1,43 @@
+"""Which of the tables that come were asked for, when a publication holds more than that."""
+
+from contextlib import closing
+
+from headwater.postgres.catalog import Table, list_tables, parse_pattern
+from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.replication.batch import Batch, relations_in, tags_of
+from headwater.postgres.replication.messages import Relation
+from headwater.postgres.replication.pgoutput import parse_relation
+
+
+class Wanted:
+    """Judges each table when it first appears, by the catalog of then; a partition is wanted if a parent of it is."""
+
+    def __init__(self, url: str, patterns: tuple[str, ...]) -> None:
+        self._url = url
+        self._patterns = [parse_pattern(pattern) for pattern in patterns]
+        self._judged: dict[bytes, bool] = {}
+
+    def dropped(self, batch: Batch) -> frozenset[int]:
+        """The oids of the tables in a batch that nobody asked for."""
+        sent = relations_in(batch.data, batch.bounds, tags_of(batch.data, batch.bounds), batch.xid_bytes)
+        described = {**batch.relations, **sent}
+        unknown = [message for message in described.values() if message not in self._judged]
+        if unknown:
+            tables = self._tables()
+            self._judged.update((message, self._judge(parse_relation(message), tables)) for message in unknown)
+        return frozenset(oid for oid, message in described.items() if not self._judged[message])
+
+    def _judge(self, relation: Relation, tables: dict[int, Table]) -> bool:
+        if relation.oid not in tables:
+            # Gone by now; what it did while it was there is wanted all the same if the name is.
+            return any(
+                pattern.name.fullmatch(relation.name)
+                and (pattern.schema is None or pattern.schema.fullmatch(relation.schema))
+                for pattern in self._patterns
+            )
+        family = [tables[oid] for oid in (relation.oid, *tables[relation.oid].ancestors) if oid in tables]
+        return any(pattern.matches(table) for pattern in self._patterns for table in family)
+
+    def _tables(self) -> dict[int, Table]:
+        with translated(self._url), closing(connect_sync(self._url)) as connection:
+            return {table.oid: table for table in list_tables(connection)}
