@@ -87,6 +87,10 @@ class PositionError(HeadwaterError):
     """A position that does not fit where it is used."""
 
 
+class PipelineFailed(HeadwaterError):
+    """Spark, or code that is not ours, failed; nothing of the batch was confirmed."""
+
+
 class TransformError(HeadwaterError):
     """The user's transform raised, does not parse, or returns other columns than it was given."""
 

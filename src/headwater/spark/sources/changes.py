@@ -28,6 +28,7 @@ from headwater.postgres.types import PgType, Types
 from headwater.spark.frame import Frame, pack, unpack
 from headwater.spark.settings import MIB
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
+from headwater.spark.sources.content import content_of
 from headwater.spark.sources.envelope import to_envelopes
 from headwater.spark.sources.lanes import self_contained, split
 from headwater.spark.sources.log import ChangeLog
@@ -117,15 +118,18 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
         end = log.bound(max(position, log.floor), max_bytes, max_rows, self._mark)
-        if self._mark is not None and end <= position:
+        if end > position:
+            batches = log.between(position, end)
+            return replace(offset, position=end, content=content_of(batches, self._dropped(batches))).to_json()
+        if self._mark is not None:
             # The query ends here, and its planner at once with it.
             log.report()
-        return self._at(offset, max(position, end)).to_json()
+        return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         if self._log is None or self._initial is None:
             return None
-        return self._at(self._initial, self._log.end).to_json()
+        return replace(self._initial, position=self._log.end).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Everything that has committed by now is to be delivered, and then the query ends."""
@@ -213,9 +217,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             system = replication.identify().system_identifier
         position = Position(slot.confirmed_flush_lsn or Lsn(0), 0)
         return Offset(system, options.slot, position, options.lanes, options.lane_by)
-
-    def _at(self, offset: Offset, position: Position) -> Offset:
-        return Offset(offset.system, offset.slot, position, offset.lanes, offset.rule)
 
     def _capture_settings(self) -> CaptureSettings:
         options = self._options

@@ -1,15 +1,17 @@
 """How far a stream has come, as Spark logs it: JSON of strings and numbers whose keys always stand in the same order.
 
 The number of lanes and their rule are part of it, so that a logged range is split again as it was, whatever the options say
-by then; and so is whose positions these are.
+by then; and so is whose positions these are, and what the range that ends there holds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from headwater.errors import PositionError
 from headwater.model import Lsn, Position
 from headwater.spark.settings import LaneRule
+from headwater.spark.sources.content import Content
 
 # Raised when the meaning of a logged range changes, such as which change falls into which lane.
 VERSION = 1
@@ -24,8 +26,9 @@ class Offset:
     position: Position
     lanes: int
     rule: LaneRule
+    content: Content = field(default_factory=Content)
 
-    def to_json(self) -> dict[str, str | int]:
+    def to_json(self) -> dict[str, Any]:
         """The form that Spark logs, and compares as text."""
         return {
             "version": VERSION,
@@ -35,6 +38,7 @@ class Offset:
             "ordinal": self.position.ordinal,
             "lanes": self.lanes,
             "by": self.rule.value,
+            "holds": self.content.to_json(),
         }
 
     @classmethod
@@ -48,8 +52,9 @@ class Offset:
                 )
             position = Position(Lsn.parse(str(logged["lsn"])), int(str(logged["ordinal"])))
             rule, lanes = LaneRule(str(logged["by"])), int(str(logged["lanes"]))
-            return cls(str(logged["system"]), str(logged["slot"]), position, lanes, rule)
-        except (KeyError, ValueError) as exc:
+            content = Content.from_json(cast("Mapping[str, object]", logged["holds"]))
+            return cls(str(logged["system"]), str(logged["slot"]), position, lanes, rule, content)
+        except (KeyError, ValueError, TypeError) as exc:
             raise PositionError(
                 "the checkpoint directory is not one of a `headwater.changes` source; name another, or remove it"
             ) from exc

@@ -1,0 +1,66 @@
+"""`headwater run`: runs the pipeline of a file until it is told to stop, or until what is there is delivered."""
+
+import logging
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.config import File
+from headwater.cli.pipeline import load_pipeline
+from headwater.cli.signals import stop_on_sigterm
+from headwater.embedded import resolve_java, state_directory
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from headwater.spark.settings import PipelineSettings
+
+_log = logging.getLogger(__name__)
+
+Once = Annotated[bool, typer.Option("--once", help="Deliver what has committed by now, confirm it to the slot, and exit.")]
+
+
+def run(file: File = None, once: Once = False) -> None:
+    """Run a pipeline until SIGTERM: it finishes the batch that it is at, and exits with 0; a second SIGTERM ends it at once.
+
+    What a pipeline needs is made when it is missing: the publication, then the slot, Headwater's own tables, and tables of a
+    PostgreSQL sink. A pipeline begins with the changes after its slot was made.
+
+    Examples:
+
+        headwater run
+        headwater run --file pipelines/shop.toml --once
+    """
+    settings = load_pipeline(file)
+    with stop_on_sigterm() as stopping:
+        try:
+            run_pipeline(settings, stopping, once=once)
+        except KeyboardInterrupt:
+            stopping.set()
+            raise
+
+
+def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool) -> None:
+    """Run it on a session of its own, which ends with it."""
+    from headwater.spark.pipeline import Pipeline
+    from headwater.spark.session import build_session
+    from headwater.spark.sinks.build import build_sink
+    from headwater.spark.transform import check_transform
+
+    source = settings.source
+    sinks = [
+        build_sink(sink, pipeline=settings.name, source_url=source.url, state_url=settings.state_url, tables=source.tables)
+        for sink in settings.sinks
+    ]
+    java = resolve_java(os.environ, state_directory())
+    spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
+    try:
+        if settings.transform is not None:
+            check_transform(spark, settings.transform)
+        names = ", ".join(sink.name for sink in sinks)
+        _log.info("pipeline %s: slot %s to %s", settings.name, source.slot, names, extra={"pipeline": settings.name})
+        Pipeline(spark, settings, sinks, stopping).run(once=once)
+        _log.info("pipeline %s: stopped", settings.name, extra={"pipeline": settings.name})
+    finally:
+        spark.stop()

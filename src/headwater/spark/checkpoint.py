@@ -1,0 +1,54 @@
+"""The range of a batch, from the log of offsets that Spark keeps in its checkpoint directory.
+
+Spark tells the number of a batch and no more. It writes where a batch ends before it runs it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from headwater.errors import PositionError
+from headwater.model import Lsn, Position
+from headwater.spark.sources.content import Content
+from headwater.spark.sources.offset import Offset
+
+BEGINNING = Position(Lsn(0), 0)
+
+
+class Checkpoint:
+    """A checkpoint directory: on this machine, or wherever Spark can read."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark, self._location = spark, location
+        self._last: tuple[int, Offset] | None = None
+
+    def range_of(self, batch: int) -> tuple[Position, Position, Content]:
+        """Where a batch starts and ends, and what it holds; the first one of a directory starts at an unknown place."""
+        known = self._last if self._last is not None and self._last[0] == batch - 1 else None
+        before = known[1] if known else (self._offset(batch - 1) if batch > 0 else None)
+        end = self._offset(batch)
+        self._last = (batch, end)
+        return (before.position if before else BEGINNING), end.position, end.content
+
+    def _offset(self, batch: int) -> Offset:
+        try:
+            lines = self._read(f"offsets/{batch}").splitlines()
+        except OSError as exc:
+            raise PositionError(f"the checkpoint directory {self._location} was removed or changed while in use") from exc
+        return Offset.from_json(json.loads(lines[-1]))
+
+    def _read(self, name: str) -> str:
+        parts = urlsplit(self._location)
+        if parts.scheme in ("", "file"):
+            return Path(unquote(parts.path), name).read_text(encoding="utf-8")
+        # PySpark has no door of its own to Hadoop's file systems.
+        jvm: Any = self._spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._location.rstrip('/')}/{name}")
+        stream = path.getFileSystem(self._spark._jsc.hadoopConfiguration()).open(path)
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
