@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from headwater.errors import DecodeError
 from headwater.model import Lsn, Position
 from headwater.postgres.replication.batch import Batch, Bytes, changes_per_message, relations_in, tags_of
 from headwater.postgres.replication.messages import Begin
@@ -110,11 +111,14 @@ class Index:
 
 
 def big_endian(data: bytes, at: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """The numbers of so many bytes at some places."""
-    raw, found = np.frombuffer(data, np.uint8), np.zeros(len(at), np.int64)
-    for step in range(size):
-        found = found << 8 | raw[at + step]
-    return found
+    """The numbers of so many bytes, 4 or 8, at some places."""
+    if not len(at):
+        return np.zeros(0, np.int64)
+    if int(at.max()) + size > len(data):
+        raise DecodeError("the message ends too soon")
+    # A view that has a number begin at every byte.
+    everywhere = np.ndarray((len(data) - size + 1,), np.dtype(f">u{size}"), data, strides=(1,))
+    return everywhere[at].astype(np.int64)
 
 
 def joined(batches: Iterable[Batch], max_bytes: int) -> Iterator[Batch]:

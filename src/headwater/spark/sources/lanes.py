@@ -98,13 +98,17 @@ def _split_by_key(index: Index, lanes: int) -> Iterator[Laned]:
 def _pick(index: Index, lane_of: Ints, lanes: int, *, keyed: bool, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
     """A batch for each lane that has something; `lane_of` is -1 for messages that are in none."""
     truncates = [] if keyed else [int(at) for at in np.flatnonzero(index.tags == ord("T"))]
-    used = set(np.unique(lane_of[lane_of != _NO_LANE]).tolist())
-    parted = {at: _truncates_by_lane(index, at, lanes, dropped) for at in truncates}
-    for by_lane in parted.values():
-        used |= set(by_lane)
+    parted: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
+    for at in truncates:
+        by_lane = _truncates_by_lane(index, at, lanes, dropped)
+        if len(by_lane) == 1 and not dropped:
+            (lane_of[at],) = by_lane
+        else:
+            parted[at] = by_lane
+    used = set(np.unique(lane_of[lane_of != _NO_LANE]).tolist()).union(*parted.values())
     for lane in sorted(used):
         key_lane = (lane, lanes) if keyed else None
-        is_whole = len(used) == 1 and index.batch.changes == int((lane_of != _NO_LANE).sum())
+        is_whole = len(used) == 1 and not parted and index.batch.changes == int(index.steps[lane_of != _NO_LANE].sum())
         yield Laned(lane, key_lane, index.batch if is_whole else _filtered(index, lane_of == lane, lane, parted))
 
 
