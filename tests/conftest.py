@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.servers import MAJORS, fresh_database, start_nats, start_postgres
+from tests.spark import quick_session
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("headwater", deadline=None)
@@ -40,6 +42,13 @@ def postgres15() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def nats() -> Iterator[EmbeddedNats]:
     yield from start_nats()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Tests that ask for it stand in the xdist group `spark`, so that one worker starts it, and set a longer time limit."""
+    with quick_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -88,7 +88,9 @@ class PositionError(HeadwaterError):
 
 
 class PipelineFailed(HeadwaterError):
-    """Spark, or code that is not ours, failed; nothing of the batch was confirmed."""
+    """Spark, or code that is not ours, failed; nothing of the batch was confirmed. A process that died is worth a try."""
+
+    retryable = True
 
 
 class TransformError(HeadwaterError):

@@ -24,8 +24,10 @@ from headwater.postgres.replication.stream import ReplicationConnection
 _log = logging.getLogger(__name__)
 
 
-def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) -> None:
+def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) -> bool:
     """See to it that the tables are published and the slot is there; nothing that exists is changed.
+
+    Returns whether the slot was made, and so holds nothing of the past.
 
     A publication may hold more than is wanted, or all tables. One that lacks a wanted table is refused, since what the slot
     holds of that table already would be missing.
@@ -53,6 +55,7 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) ->
             with ReplicationConnection(url) as replication:
                 create_slot(replication, slot)
             _log.info("slot %s: made", slot, extra={"slot": slot})
+        return found is None
 
 
 def _publish(connection: Connection, publication: Publication) -> None:

@@ -4,7 +4,9 @@ Without a URL, libpq's own variables (PGHOST, PGUSER, PGPASSWORD, PGSERVICE, ...
 """
 
 import os
+from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, TextIO, TypeAlias
 
 import typer
@@ -37,6 +39,16 @@ Url: TypeAlias = Annotated[
         "PGHOST, PGUSER, PGPASSWORD and the like; a password is best kept there or in ~/.pgpass.",
     ),
 ]
+File: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="PATH",
+        show_default="headwater.toml",
+        help="The pipeline file, which `headwater init` writes.",
+    ),
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Level: TypeAlias = Annotated[
     LogLevel,
@@ -54,6 +66,11 @@ Format: TypeAlias = Annotated[
         help="How log lines look.",
     ),
 ]
+
+
+def environment() -> Mapping[str, str]:
+    """What pipeline files may refer to by `${NAME}`, and where Java is looked for."""
+    return os.environ
 
 
 def wants_color(stream: TextIO) -> bool:

@@ -1,12 +1,11 @@
 """`headwater run`: runs the pipeline of a file until it is told to stop, or until what is there is delivered."""
 
 import logging
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.config import File
+from headwater.cli.config import File, environment
 from headwater.cli.pipeline import load_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import resolve_java, state_directory
@@ -45,21 +44,19 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
     """Run it on a session of its own, which ends with it."""
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.session import build_session
-    from headwater.spark.sinks.build import build_sink
+    from headwater.spark.sinks.build import build_sinks
     from headwater.spark.transform import check_transform
 
-    source = settings.source
-    sinks = [
-        build_sink(sink, pipeline=settings.name, source_url=source.url, state_url=settings.state_url, tables=source.tables)
-        for sink in settings.sinks
-    ]
-    java = resolve_java(os.environ, state_directory())
+    sinks = build_sinks(settings)
+    java = resolve_java(environment(), state_directory())
     spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
     try:
         if settings.transform is not None:
             check_transform(spark, settings.transform)
         names = ", ".join(sink.name for sink in sinks)
-        _log.info("pipeline %s: slot %s to %s", settings.name, source.slot, names, extra={"pipeline": settings.name})
+        _log.info(
+            "pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra={"pipeline": settings.name}
+        )
         Pipeline(spark, settings, sinks, stopping).run(once=once)
         _log.info("pipeline %s: stopped", settings.name, extra={"pipeline": settings.name})
     finally:

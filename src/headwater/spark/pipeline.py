@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.capture.provision import provision
-from headwater.errors import HeadwaterError, SlotMissing
+from headwater.errors import HeadwaterError, PipelineFailed, SlotMissing
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.migrate import Component, migrate
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 # How often to look whether to stop, or whether the query has ended.
 _LOOK_SECONDS = 0.2
+# With the waits between them about ten seconds: enough for a process that was killed, and for a server that restarts.
+_TRIES = 5
 
 
 class _Stop(Exception):
@@ -59,8 +61,8 @@ class Pipeline:
     def run(self, *, once: bool = False) -> None:
         """Run until asked to stop, or with `once` until what has committed by now is delivered.
 
-        What may pass, such as a target that is away, is tried again for ever, but with `once` only as long as a sink does by
-        itself; anything else is raised.
+        A target or a server that is away is tried again for ever; what fails for a reason that we do not know, such as a
+        process of Spark's that died, some times in a row. With `once` that goes for both. Anything else is raised.
         """
         failures = 0
         prepare(self._settings)
@@ -73,7 +75,8 @@ class Pipeline:
                     break
                 except HeadwaterError as exc:
                     failures = 1 if self._reporter.report.rows > delivered else failures + 1
-                    if not exc.retryable or once:
+                    is_limited = once or isinstance(exc, PipelineFailed)
+                    if not exc.retryable or (is_limited and failures >= _TRIES):
                         raise
                     wait = Backoff().after(failures, random.random()).total_seconds()
                     self._reporter.enter(Phase.RETRYING, str(exc))

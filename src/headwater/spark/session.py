@@ -1,16 +1,23 @@
 """A Spark session with the settings that were measured to matter, and the user's own on top of them."""
 
+import logging
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
+from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import SettingsError
+from headwater.spark.sentence import first_sentence
 
 # Spark's defaults cost about 200 ms a batch, these about 60: its tasks talk to Python through Unix sockets, and its
 # checkpoint needs no process per file.
@@ -46,37 +53,85 @@ _REFUSED: Final = MappingProxyType(
 )
 
 
+# They print every exception that PySpark raises, at length, whether or not it is caught.
+_REPEATING_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# A JAVA_HOME whose `java` leaves out the one argument that makes every start print a warning.
+_QUIET_JAVA: Final = Path(str(files(__package__).joinpath("java")))
+
+
 def build_session(
     name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, java_home: Path | None = None
 ) -> SparkSession:
     """The session of this process; `settings` are `spark.*` and win over ours.
 
-    `java_home` is the Java to start Spark with, if it is not to be found by `JAVA_HOME` or `PATH`.
+    `java_home` is the Java to start Spark with, if it is not to be found by `JAVA_HOME` or `PATH`. Raises SettingsError if
+    Spark does not start.
     """
     chosen = merge(master, settings or {})
-    if java_home is not None:
-        os.environ["JAVA_HOME"] = str(java_home)
     # Tasks have to run on the Python, and see the packages, that the driver has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _quieten()
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        with _quiet_java(java_home):
+            return builder.getOrCreate()
+    except Py4JJavaError as exc:
+        # Behind the call that failed come the class and the message of Java's exception, then its stack.
+        said = str(exc).partition("\n: ")[2].partition(": ")[2]
+        raise SettingsError(f"Spark does not start: {first_sentence(said)}; correct its settings") from exc
+    except PySparkRuntimeError as exc:
+        raise SettingsError(
+            "Spark's Java has ended before it was ready, and says above why; correct Spark's master and settings"
+        ) from exc
 
 
 def merge(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Our settings with the user's on top; raises SettingsError for those that would lose or repeat changes."""
     for key, reason in _REFUSED.items():
-        if settings.get(key, "false").lower() == "true":
-            raise SettingsError(f"{key} cannot be switched on: {reason}")
+        if settings.get(key, "false").strip().lower() != "false":
+            raise SettingsError(f"{key} cannot be switched on: {reason}; leave it out")
     for key in settings:
         if not key.startswith("spark."):
-            raise SettingsError(f"{key!r} is no setting of Spark: those begin with `spark.`")
-    logging = f"-Dlog4j2.configurationFile={files(__package__).joinpath('log4j2.properties')}"
+            raise SettingsError(f"{key!r} is no setting of Spark; those begin with `spark.`")
     ours = {**_MEASURED, **(_LOOPBACK if master.startswith("local") else {})}
     chosen = {**ours, **settings}
     java_options = chosen.get("spark.driver.extraJavaOptions", "")
     if "log4j2.configurationFile" not in java_options:
-        chosen["spark.driver.extraJavaOptions"] = f"{logging} {java_options}".strip()
+        quiet = shlex.quote(f"-Dlog4j2.configurationFile={files(__package__).joinpath('log4j2.properties')}")
+        chosen["spark.driver.extraJavaOptions"] = f"{quiet} {java_options}".strip()
     return chosen
+
+
+def _quieten() -> None:
+    """Keep what PySpark logs in this process to what somebody has to know."""
+    for repeating in _REPEATING_LOGGERS:
+        PySparkLogger.getLogger(repeating).setLevel(logging.CRITICAL)
+    # It tells of every call from Java to Python, and of every exception in one, which Spark raises again.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    gateway = logging.getLogger("py4j")
+    if gateway.level == logging.NOTSET:
+        # It tells of each connection that it closes, and at debug level of each call.
+        gateway.setLevel(logging.WARNING)
+
+
+@contextmanager
+def _quiet_java(java_home: Path | None) -> Iterator[None]:
+    """Within it, whoever looks for Java by JAVA_HOME finds ours, which passes on to the real one."""
+    before = os.environ.get("JAVA_HOME")
+    real = str(java_home) if java_home is not None else before
+    if real is not None:
+        os.environ["HEADWATER_JAVA_HOME"] = real
+    # An installer that made a plain file of the program costs no more than the silence.
+    quiet = os.access(_QUIET_JAVA / "bin" / "java", os.X_OK)
+    if quiet or real is not None:
+        os.environ["JAVA_HOME"] = str(_QUIET_JAVA) if quiet else str(real)
+    try:
+        yield
+    finally:
+        os.environ.pop("HEADWATER_JAVA_HOME", None)
+        os.environ.pop("JAVA_HOME", None)
+        if before is not None:
+            os.environ["JAVA_HOME"] = before

@@ -65,6 +65,16 @@ class TransformSettings:
     sql: str | None = None
     function: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.sql is not None and self.function is not None:
+            raise SettingsError("there is both `sql` and `function`; keep one of them")
+        for column in (*self.mask, *self.hash):
+            if len(column.split(".")) != 3 or not all(column.split(".")):
+                raise SettingsError(f"{column!r} names no column; write it as schema.table.column")
+        for column in self.hash:
+            if column in self.mask:
+                raise SettingsError(f"column {column} is both masked and hashed; keep one of them")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresSinkSettings:
@@ -115,7 +125,8 @@ class PipelineSettings:
     state_url: str = field(repr=False)
     transform: TransformSettings | None = None
     master: str = "local[*]"
-    spark: Mapping[str, str] = field(default_factory=dict)
+    # May hold keys to a storage, which no log is to show.
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     trigger_interval: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:

@@ -106,13 +106,15 @@ def test_version_is_text_or_json(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["check"], ["slots"], ["slots", "list"], ["slots", "drop"], ["version"]])
+@pytest.mark.parametrize(
+    "command", [[], ["check"], ["init"], ["slots"], ["slots", "list"], ["slots", "drop"], ["status"], ["version"]]
+)
 def test_every_command_explains_itself(command, capsys):
     assert program.run([*command, "--help"]) == 0
     assert "Usage: headwater" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["check"], ["slots"], ["slots", "drop"]])
+@pytest.mark.parametrize("command", [[], ["check"], ["init"], ["slots"], ["slots", "drop"], ["status"]])
 def test_help_teaches_by_examples(command, capsys):
     program.run([*command, "--help"])
     assert "Examples:" in capsys.readouterr().out
@@ -121,6 +123,12 @@ def test_help_teaches_by_examples(command, capsys):
 def test_the_help_tells_the_exit_codes(capsys):
     program.run(["--help"])
     assert "0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted" in " ".join(capsys.readouterr().out.split())
+
+
+def test_spark_is_not_loaded_before_a_command_needs_it():
+    program = "import sys; from headwater.cli.app import run; run(['--help']); sys.exit('pyspark' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def headwater(*arguments, **options):

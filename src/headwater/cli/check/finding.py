@@ -38,5 +38,10 @@ def error(subject: str, found: str, remedy: str) -> Finding:
 
 def refused(subject: str, cause: HeadwaterError) -> Finding:
     """An error of ours as a finding: all our messages end with the remedy, after the last semicolon."""
-    found, _, remedy = str(cause).rpartition("; ")
+    return refused_text(subject, str(cause))
+
+
+def refused_text(subject: str, said: str) -> Finding:
+    """The same for a message that was not raised."""
+    found, _, remedy = said.rpartition("; ")
     return error(subject, found or remedy, remedy if found else "")

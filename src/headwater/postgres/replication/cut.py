@@ -44,7 +44,8 @@ class Index:
         lead = 0 if batch.begin is None else int(batch.begin.commit_lsn)
         commit_lsn = np.concatenate(([lead], big_endian(batch.data, batch.bounds[begins] + 1, 8)))
         base = np.concatenate(([-batch.first_ordinal], counted[begins]))
-        return cls(batch, tags, steps, commit_lsn[transaction], counted - base[transaction])
+        ordinal = counted - base[transaction] if batch.ordinals is None else batch.ordinals
+        return cls(batch, tags, steps, commit_lsn[transaction], ordinal)
 
     @property
     def start(self) -> Position:
@@ -105,7 +106,9 @@ class Index:
         )
 
     def _begin_of(self, message: int) -> Begin | None:
-        """The Begin of the transaction that a message is inside of."""
+        """The Begin of the transaction that a message is inside of; None if it is a Begin itself."""
+        if self.tags[message] == ord("B"):
+            return None
         begins = np.flatnonzero(self.tags[:message] == ord("B"))
         return expect(Begin, self.batch.message(int(begins[-1]))) if len(begins) else self.batch.begin
 

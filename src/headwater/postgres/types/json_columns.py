@@ -19,7 +19,9 @@ Rewrite: TypeAlias = Callable[[pa.StringArray], pa.StringArray]
 
 # What JSON has to escape in a string.
 _SPECIAL = r'[\x00-\x1f"\\]'
-_DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+# There is no year 0, and which months have more than 28 days is left to those who know.
+_YEAR = r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_DATE = rf"{_YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from headwater.capture import CaptureSettings, CatalogTypes, emit_mark
 from headwater.capture.provision import provision
 from headwater.errors import PositionError, SettingsError
-from headwater.model import Lsn, Position
+from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import joined
@@ -88,6 +88,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted: Wanted | None = None
         self._initial: Offset | None = None
         self._mark: Lsn | None = None
+        self._is_new = False
 
     def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_schema": self._schema}
@@ -97,7 +98,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             # Only here: with a checkpoint a missing slot is a loss, and must not be made anew in silence.
             if options.tables:
-                provision(options.url, options.slot, options.publication, options.tables)
+                self._is_new = provision(options.url, options.slot, options.publication, options.tables)
             self._initial = self._slot_offset()
         return self._initial.to_json()
 
@@ -117,10 +118,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.fill_to_mark(self._mark, self._options.max_bytes)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
-        end = log.bound(max(position, log.floor), max_bytes, max_rows, self._mark)
-        if end > position:
+        end = log.bound(log.floor, max_bytes, max_rows, self._mark)
+        if end > log.floor:
             batches = log.between(position, end)
-            return replace(offset, position=end, content=content_of(batches, self._dropped(batches))).to_json()
+            content = content_of(batches, self._dropped(batches))
+            return replace(offset, position=end, timeline=_timeline(log.lineage, end), content=content).to_json()
         if self._mark is not None:
             # The query ends here, and its planner at once with it.
             log.report()
@@ -140,6 +142,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The lanes of a range; after a restart this is called before anything else."""
         first, last = Offset.from_json(start), Offset.from_json(end)
         if first.position >= last.position:
+            if self._is_new and first.position > last.position:
+                # The first batch was logged and never committed, so Spark has asked for the initial offset again.
+                raise PositionError(
+                    f"slot {self._options.slot!r} was missing and is made anew, and the checkpoint directory has a batch "
+                    "that was not delivered: it is lost, and what came after it; copy the tables anew, and remove the "
+                    "directory"
+                )
             return []
         log = self._opened(first)
         log.fill_to(last.position)
@@ -186,10 +195,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _dropped(self, batches: list[Batch]) -> frozenset[int]:
         """The tables that the publication has and nobody asked for."""
-        if not self._options.tables:
+        options = self._options
+        # One table's columns have room for no other's rows.
+        names = options.tables if options.table is None else (options.table,)
+        if not names:
             return frozenset()
         if self._wanted is None:
-            self._wanted = Wanted(self._options.url, self._options.tables)
+            self._wanted = Wanted(options.url, names)
         return frozenset().union(*map(self._wanted.dropped, batches))
 
     def _opened(self, offset: Offset) -> ChangeLog:
@@ -201,11 +213,18 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log
 
     def _refuse_foreign(self, offset: Offset) -> None:
-        ours = self._slot_offset()
-        if (offset.system, offset.slot) != (ours.system, ours.slot):
+        lineage = self._lineage()
+        if (offset.system, offset.slot) != (lineage.system_identifier, lineage.slot):
             raise PositionError(
                 f"the checkpoint directory is of slot {offset.slot!r} on server {offset.system}, and this is slot "
-                f"{ours.slot!r} on server {ours.system}; name another checkpoint directory, or remove this one"
+                f"{lineage.slot!r} on server {lineage.system_identifier}; name another checkpoint directory, or remove this "
+                "one"
+            )
+        if offset.timeline != _timeline(lineage, offset.position):
+            raise PositionError(
+                f"the checkpoint is at {offset.position.commit_lsn} on timeline {offset.timeline}, which is not part of "
+                f"this server's history (timeline {lineage.timeline}): a standby that lagged when it was promoted; remove "
+                "the checkpoint directory, and the slot's position counts"
             )
 
     def _slot_offset(self) -> Offset:
@@ -213,10 +232,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         with translated(options.url), closing(connect_sync(options.url)) as connection:
             slot = require_usable(find_slot(connection, options.slot), options.slot, connection.info.dbname)
-        with ReplicationConnection(options.url) as replication:
-            system = replication.identify().system_identifier
-        position = Position(slot.confirmed_flush_lsn or Lsn(0), 0)
-        return Offset(system, options.slot, position, options.lanes, options.lane_by)
+        position, lineage = Position(slot.confirmed_flush_lsn or Lsn(0), 0), self._lineage()
+        timeline = _timeline(lineage, position)
+        return Offset(lineage.system_identifier, options.slot, position, timeline, options.lanes, options.lane_by)
+
+    def _lineage(self) -> Lineage:
+        with ReplicationConnection(self._options.url) as replication:
+            return replication.lineage(self._options.slot)
 
     def _capture_settings(self) -> CaptureSettings:
         options = self._options
@@ -230,3 +252,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         spill = options.spill_directory
         return settings if spill is None else replace(settings, spill_directory=Path(spill))
+
+
+def _timeline(lineage: Lineage, position: Position) -> int:
+    """The timeline that wrote what lies before a position."""
+    return lineage.timeline_of(Lsn(max(0, position.commit_lsn - 1)))

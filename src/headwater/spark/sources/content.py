@@ -67,6 +67,8 @@ def _names(index: Index) -> dict[int, str]:
 
 
 def _committed_at(index: Index) -> datetime | None:
-    begins = np.flatnonzero(index.tags == ord("B"))
+    """When the last change was committed; a transaction without any, such as a heartbeat, may stand behind it."""
+    changes = np.flatnonzero(index.steps)
+    begins = np.flatnonzero(index.tags[: changes[-1] if len(changes) else 0] == ord("B"))
     begin = expect(Begin, index.batch.message(int(begins[-1]))) if len(begins) else index.batch.begin
     return None if begin is None else begin.committed_at

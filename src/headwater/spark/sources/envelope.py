@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import DecodeError
+from headwater.errors import DecodeError, SettingsError
 from headwater.model import Op
 from headwater.postgres.replication.batch import Batch, misfit
 from headwater.postgres.replication.columnar import Group, Ints, as_sent, decode_columns
@@ -132,10 +132,16 @@ def _fragments(
     found = {}
     for column in relation.columns:
         if column.name in rows.schema.names:
-            texts = protection.apply(rows[column.name], f"{relation.table}.{column.name}")
+            name = f"{relation.table}.{column.name}"
+            texts = protection.apply(rows[column.name], name)
             try:
                 found[column.name] = to_json_column(texts, types, column.type_oid)
             except DecodeError as error:
+                if protection.covers(name):
+                    raise SettingsError(
+                        f"column {name} is not of a type that holds text, so it cannot be masked or hashed; name one that "
+                        "is, or change the value by SQL of your own"
+                    ) from error
                 raise misfit(error, relation, column.name) from error
     return found
 

@@ -39,13 +39,20 @@ class Laned:
 
 def split(batches: Sequence[Batch], lanes: int, rule: LaneRule, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
     """The batches of one range by lane, without the tables of some oids; those of a lane come in their order."""
-    indexes = [Index.of(kept) for batch in batches if (kept := _without(batch, dropped)) is not None]
-    if rule is LaneRule.KEY and any(map(_has_barrier, indexes)):
+    kept = (_without(batch, dropped) for batch in batches)
+    indexes = [Index.of(batch) for batch in kept if batch is not None and batch.changes]
+    if rule is LaneRule.TABLE:
+        for index in indexes:
+            yield from _split_by_table(index, lanes)
+    elif any(map(_has_barrier, indexes)) or _has_new_identity(indexes):
         for index in indexes:
             yield Laned(0, None, index.batch)
-        return
-    for index in indexes:
-        yield from _split_by_key(index, lanes) if rule is LaneRule.KEY else _split_by_table(index, lanes)
+    else:
+        # One after the other, so that the order within a lane does not depend on how the range came.
+        for index in indexes:
+            yield from _split_by_key(index, lanes)
+        for index in indexes:
+            yield from _split_keyless(index, lanes)
 
 
 def lanes_of(batch: Batch, lanes: int) -> Ints:
@@ -86,13 +93,16 @@ def _split_by_table(index: Index, lanes: int) -> Iterator[Laned]:
 
 
 def _split_by_key(index: Index, lanes: int) -> Iterator[Laned]:
+    yield from _pick(index, lanes_of(index.batch, lanes), lanes, keyed=True)
+
+
+def _split_keyless(index: Index, lanes: int) -> Iterator[Laned]:
+    """The tables whose rows have no key, each whole."""
     rows, oids = _rows(index)
-    by_key = lanes_of(index.batch, lanes)
-    yield from _pick(index, by_key, lanes, keyed=True)
-    whole = np.full(len(index.tags), _NO_LANE, np.int64)
-    without = by_key[rows] == _NO_LANE
-    whole[rows[without]] = _spread(oids[without].astype(np.uint64), lanes)
-    yield from _pick(index, whole, lanes, keyed=False)
+    lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
+    without = lanes_of(index.batch, lanes)[rows] == _NO_LANE
+    lane_of[rows[without]] = _spread(oids[without].astype(np.uint64), lanes)
+    yield from _pick(index, lane_of, lanes, keyed=False)
 
 
 def _pick(index: Index, lane_of: Ints, lanes: int, *, keyed: bool, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
@@ -138,9 +148,9 @@ def _filtered(
             messages.append(message)
             ordinals.append(ordinal)
     data, bounds = lay_out(messages)
-    changes = int(index.steps[mine & (tags != ord("T"))].sum()) + sum(
-        len(by[lane]) for by in truncates.values() if lane in by
-    )
+    mine[list(truncates)] = False
+    parted = sum(len(by_lane[lane]) for by_lane in truncates.values() if lane in by_lane)
+    changes = int(index.steps[mine].sum()) + parted
     return replace(batch, data=data, bounds=bounds, changes=changes, ordinals=np.array(ordinals, np.int64))
 
 
@@ -182,6 +192,18 @@ def _has_barrier(index: Index) -> bool:
     updates = np.flatnonzero(index.tags == ord("U"))
     kinds = np.frombuffer(index.batch.data, np.uint8)[index.batch.bounds[updates] + 1 + index.batch.xid_bytes + 4]
     return bool((kinds == ord("K")).any())
+
+
+def _has_new_identity(indexes: Sequence[Index]) -> bool:
+    """Whether a table gets another key on the way: a row would then be in two lanes. By the rows, for a reconnected server
+    describes tables again that are as they were."""
+    keys: dict[int, tuple[str, ...]] = {}
+    for index in indexes:
+        for relation, _ in _by_relation(index):
+            key = () if relation.identity == _FULL else tuple(column.name for column in relation.columns if column.key)
+            if keys.setdefault(relation.oid, key) != key:
+                return True
+    return False
 
 
 def _rows(index: Index) -> tuple[Ints, Ints]:

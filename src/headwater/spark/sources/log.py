@@ -11,12 +11,14 @@ from contextlib import closing
 from dataclasses import replace
 
 from headwater.capture import Capture, CaptureSettings, emit_mark
+from headwater.capture.statements import wal_position
 from headwater.errors import PositionError, SourceError
 from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import Index
 from headwater.postgres.replication.slot import find_slot, require_usable
+from headwater.postgres.statements import fetch_sync
 
 # While a range that was logged is awaited: how often to look whether the stream is still alive.
 _PATIENCE_SECONDS = 1.0
@@ -28,7 +30,10 @@ class ChangeLog:
     def __init__(self, settings: CaptureSettings, start: Position) -> None:
         """Begin to read at `start`, or where the slot is if that is later: what lies before that was delivered."""
         self._settings = replace(settings, start=start.commit_lsn)
-        confirmed = _confirmed(self._settings)
+        confirmed, written = _confirmed(self._settings)
+        if written is not None and start.commit_lsn > written:
+            # Such a position would be confirmed to the server, which would then skip what it has yet to write.
+            raise _beyond(start, written)
         self._floor = self._end = max(start, Position(confirmed, 0))
         self._parts: deque[Index] = deque()
         self._passed = Lsn(0)
@@ -66,11 +71,12 @@ class ChangeLog:
         self._capture.confirm(done)
 
     def fill(self, start: Position, max_bytes: int, wait_seconds: float) -> None:
-        """Take what has come, up to so many bytes behind `start`; when there is nothing at all, wait for it a little."""
+        """Take what has come, up to so many bytes behind `start`; wait a little for something, or for the rest of it."""
         deadline = time.monotonic() + wait_seconds
         held = self._bytes_after(start)
         while held < max_bytes:
-            batch = self._capture.take(0 if held else max(0, deadline - time.monotonic()))
+            is_whole = held and self._parts[-1].batch.end is not None
+            batch = self._capture.take(0 if is_whole else max(0, deadline - time.monotonic()))
             if batch is None:
                 return
             self._append(batch)
@@ -84,10 +90,7 @@ class ChangeLog:
             return
         mark = self.mark()
         if end.commit_lsn > mark:
-            raise PositionError(
-                f"the checkpoint is at {end.commit_lsn}, and the server only at {mark}: it is of another server, or "
-                "of a later state of this one; remove the checkpoint directory, and the slot's position counts"
-            )
+            raise _beyond(end, mark)
         self._take_until(lambda: self._end >= end or self._end.commit_lsn >= mark)
 
     def mark(self) -> Lsn:
@@ -100,9 +103,14 @@ class ChangeLog:
         self._take_until(lambda: self._end.commit_lsn >= mark or self._bytes_after(self._floor) >= max_bytes)
 
     def bound(self, start: Position, max_bytes: int, max_rows: int | None, until: Lsn | None) -> Position:
-        """The end of the next range: at a commit where it can be, within the limits; `start` when there is nothing."""
+        """The end of the next range, within the limits; `start` when there is nothing to deliver yet.
+
+        It is the end of a transaction. Only one that exceeds the limits by itself is cut; of one that does not, but has not
+        come as a whole, the rest is awaited.
+        """
         size = rows = 0
-        end = start
+        end = whole = start
+        is_cut = self._bytes_after(start) >= max_bytes
         for part in self._parts:
             if part.end <= start:
                 continue
@@ -112,11 +120,15 @@ class ChangeLog:
             if batch is None:
                 continue
             if size and size + len(batch.data) > max_bytes:
+                is_cut = True
                 break
             if max_rows is not None and rows + batch.changes > max_rows:
-                return end if rows and _is_between(end) else Index.of(batch).bound_within(max_rows - rows)
+                is_cut, end = True, Index.of(batch).bound_within(max_rows - rows) if rows < max_rows else end
+                whole = end if _is_between(end) else whole
+                break
             size, rows, end = size + len(batch.data), rows + batch.changes, part.end
-        return end
+            whole = end if _is_between(end) else whole
+        return end if whole == start and is_cut else whole
 
     def between(self, start: Position, end: Position) -> list[Batch]:
         """The changes of a range, which has been read."""
@@ -133,21 +145,31 @@ class ChangeLog:
 
     def _append(self, batch: Batch) -> None:
         """Take a batch in; what a reconnected stream repeats is there already."""
+        fresh: Batch | None = batch
         if not batch.changes:
-            self._passed = max(self._passed, batch.end or Lsn(0))
-            self._end = max(self._end, Position(batch.end or Lsn(0), 0))
-            return
-        index = Index.of(batch)
-        if index.start < self._end:
+            fresh = None
+        elif (index := Index.of(batch)).start < self._end:
             fresh = index.between(self._end, index.end)
-            if fresh is None:
-                return
-            index = Index.of(fresh)
-        self._parts.append(index)
-        self._end = index.end
+        if fresh is not None:
+            self._parts.append(Index.of(fresh))
+            self._end = self._parts[-1].end
+        elif batch.end is not None:
+            self._pass_over(batch.end)
+
+    def _pass_over(self, end: Lsn) -> None:
+        """Nothing is left to come before `end`, and nothing has come that was not there."""
+        self._passed = max(self._passed, end)
+        if Position(end, 0) <= self._end:
+            return
+        if self._parts and self._parts[-1].batch.end is None:
+            # All of the transaction but its commit was there.
+            self._parts[-1] = Index.of(replace(self._parts[-1].batch, end=end))
+        self._end = Position(end, 0)
 
     def _bytes_after(self, start: Position) -> int:
-        return sum(len(part.batch.data) for part in self._parts if part.end > start)
+        """How much is held behind a position; what holds no change counts for nothing, as in `bound`."""
+        parts = (part.between(start, part.end) for part in self._parts if part.end > start)
+        return sum(len(part.data) for part in parts if part is not None)
 
 
 def _is_between(bound: Position) -> bool:
@@ -155,7 +177,16 @@ def _is_between(bound: Position) -> bool:
     return bound.ordinal == 0
 
 
-def _confirmed(settings: CaptureSettings) -> Lsn:
+def _beyond(wanted: Position, written: Lsn) -> PositionError:
+    return PositionError(
+        f"the checkpoint is at {wanted.commit_lsn}, and the server only at {written}: it is of another server, or of a "
+        "later state of this one; remove the checkpoint directory, and the slot's position counts"
+    )
+
+
+def _confirmed(settings: CaptureSettings) -> tuple[Lsn, Lsn | None]:
+    """Where the slot is, and where the server's WAL ends; a standby does not tell."""
     with translated(settings.url), closing(connect_sync(settings.url)) as connection:
         slot = require_usable(find_slot(connection, settings.slot), settings.slot, connection.info.dbname)
-        return slot.confirmed_flush_lsn or Lsn(0)
+        (written,) = fetch_sync(connection, wal_position())
+    return slot.confirmed_flush_lsn or Lsn(0), written

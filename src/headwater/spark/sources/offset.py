@@ -19,11 +19,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """All changes before `position` in the stream of a slot are covered."""
+    """All changes before `position` in the stream of a slot are covered; `timeline` has written what lies before it."""
 
     system: str
     slot: str
     position: Position
+    timeline: int
     lanes: int
     rule: LaneRule
     content: Content = field(default_factory=Content)
@@ -36,6 +37,7 @@ class Offset:
             "slot": self.slot,
             "lsn": str(self.position.commit_lsn),
             "ordinal": self.position.ordinal,
+            "timeline": self.timeline,
             "lanes": self.lanes,
             "by": self.rule.value,
             "holds": self.content.to_json(),
@@ -50,11 +52,18 @@ class Offset:
                     f"the checkpoint was written by another release (version {logged['version']}, not {VERSION}); go on "
                     "with that one, or remove the checkpoint directory: the slot keeps the position"
                 )
-            position = Position(Lsn.parse(str(logged["lsn"])), int(str(logged["ordinal"])))
-            rule, lanes = LaneRule(str(logged["by"])), int(str(logged["lanes"]))
+            position = Position(Lsn.parse(str(logged["lsn"])), _whole(logged["ordinal"], 0))
+            timeline, lanes, rule = _whole(logged["timeline"]), _whole(logged["lanes"]), LaneRule(str(logged["by"]))
             content = Content.from_json(cast("Mapping[str, object]", logged["holds"]))
-            return cls(str(logged["system"]), str(logged["slot"]), position, lanes, rule, content)
+            return cls(str(logged["system"]), str(logged["slot"]), position, timeline, lanes, rule, content)
         except (KeyError, ValueError, TypeError) as exc:
             raise PositionError(
                 "the checkpoint directory is not one of a `headwater.changes` source; name another, or remove it"
             ) from exc
+
+
+def _whole(number: object, least: int = 1) -> int:
+    found = int(str(number))
+    if found < least:
+        raise ValueError(f"{found} is less than {least}")
+    return found

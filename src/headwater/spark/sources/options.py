@@ -1,6 +1,7 @@
 """The options of the source `headwater.changes`: strings from Spark, checked and made into values."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -8,6 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from headwater.errors import SettingsError
+from headwater.postgres.replication.slot import check_slot_name
 from headwater.spark.settings import MIB, LaneRule
 from headwater.spark.shape import Shape
 from headwater.spark.sources.protect import Protection
@@ -38,6 +40,8 @@ _KNOWN = {
 # Partitions travel inside of Spark's messages, which end at 128 MiB.
 _MOST_BYTES = 100 * MIB
 _LEAST_BYTES = MIB // 16
+_NAME = re.compile(r'(?:"[^"]*"|[^,"]|")+')
+_MASK_FORM = 'option `mask` is a JSON object of texts, such as {"public.customers.phone": "***"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     protection = _protection(options)
     if shape is not Shape.ENVELOPE and protection != Protection():
         raise SettingsError("`mask` and `hash` work on shape `envelope` alone")
+    check_slot_name(options["slot"])
     return Options(
         url=options["url"],
         slot=options["slot"],
@@ -108,12 +113,19 @@ def _protection(options: Mapping[str, str]) -> Protection:
     try:
         mask = json.loads(options.get("mask", "{}"))
     except ValueError as exc:
-        raise SettingsError('option `mask` is a JSON object such as {"public.customers.phone": "***"}') from exc
-    return Protection(mask, frozenset(_names(options.get("hash", ""))), options.get("salt", ""))
+        raise SettingsError(_MASK_FORM) from exc
+    if not isinstance(mask, dict) or not all(isinstance(text, str) for text in mask.values()):
+        raise SettingsError(_MASK_FORM)
+    hashed = _names(options.get("hash", ""))
+    for column in (*mask, *hashed):
+        if column.count(".") < 2:
+            raise SettingsError(f"{column!r} names no column; write it as schema.table.column")
+    return Protection(mask, frozenset(hashed), options.get("salt", ""))
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """The names in a list; a comma within quotes belongs to the name."""
+    return tuple(name for match in _NAME.finditer(text) if (name := match[0].strip()))
 
 
 def _choice(kind: type[Choice], name: str, text: str) -> Choice:

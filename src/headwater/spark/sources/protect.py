@@ -16,6 +16,9 @@ class Protection:
     hash: frozenset[str] = frozenset()
     salt: str = field(default="", repr=False)
 
+    def covers(self, column: str) -> bool:
+        return column in self.mask or column in self.hash
+
     def apply(self, texts: pa.StringArray, column: str) -> pa.StringArray:
         """The column's texts as they may leave; NULL stays NULL."""
         if column in self.mask:

@@ -95,7 +95,7 @@ def _column(rows: pa.RecordBatch | None, field: pa.Field, count: int, group: Gro
         return array
     try:
         return pc.cast(array, field.type)
-    except pa.ArrowInvalid as exc:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
         raise DecodeError(
             f"column {field.name!r} of {group.relation.table} is {array.type} now, and was {field.type} when the stream was "
             "started; start the query again to read it with its new type"

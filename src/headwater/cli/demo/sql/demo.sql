@@ -3,24 +3,47 @@
 select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('headwater demo', 0)) as held;
 
 -- name: find_existing
--- What bears our names already; what a demo has made says so in its comment.
-select 'schema' as kind,
-       coalesce(pg_catalog.obj_description(namespace.oid, 'pg_namespace') = 'made by headwater demo', false) as is_ours
+-- What bears our names already. What a demo has made says so in its comment; a slot has none, and is made after the schema
+-- and removed before it. Whoever is connected to the target is a demo in another database of this server.
+select 'schema ' || namespace.nspname as name,
+       coalesce(pg_catalog.obj_description(namespace.oid, 'pg_namespace') = 'made by headwater demo', false) as is_ours,
+       false as is_used
   from pg_catalog.pg_namespace as namespace
  where namespace.nspname = 'headwater_demo'
  union all
-select 'publication' as kind,
-       coalesce(pg_catalog.obj_description(publication.oid, 'pg_publication') = 'made by headwater demo', false) as is_ours
+select 'publication ' || publication.pubname as name,
+       coalesce(pg_catalog.obj_description(publication.oid, 'pg_publication') = 'made by headwater demo', false) as is_ours,
+       false as is_used
   from pg_catalog.pg_publication as publication
- where publication.pubname = 'headwater_demo';
+ where publication.pubname = 'headwater_demo'
+ union all
+select 'slot ' || slot.slot_name as name,
+       coalesce(slot.database = pg_catalog.current_database(), false) and exists (
+           select
+             from pg_catalog.pg_namespace as namespace
+            where namespace.nspname = 'headwater_demo'
+              and pg_catalog.obj_description(namespace.oid, 'pg_namespace') = 'made by headwater demo'
+       ) as is_ours,
+       false as is_used
+  from pg_catalog.pg_replication_slots as slot
+ where slot.slot_name = 'headwater_demo'
+ union all
+select 'database ' || database.datname as name,
+       coalesce(pg_catalog.shobj_description(database.oid, 'pg_database') = 'made by headwater demo', false) as is_ours,
+       exists (select from pg_catalog.pg_stat_activity as activity where activity.datid = database.oid) as is_used
+  from pg_catalog.pg_database as database
+ where database.datname = 'headwater_demo_target';
 
 -- name: create_schema
--- A small shop, one table for each thing that capture must get right: a key that changes and an array (customer), an enum
--- and JSON (orders), a value too large for its row (document), a whole old row in the WAL (cart), volume (reading).
+-- In the source and in the target: a sink makes tables, and leaves types to whoever knows what they are.
 create schema headwater_demo;
 comment on schema headwater_demo is 'made by headwater demo';
-create sequence headwater_demo.number;
 create type headwater_demo.order_status as enum ('placed', 'paid', 'shipped');
+
+-- name: create_tables
+-- A small shop, one table for each thing that must be got right: a key that changes and an array (customer), an enum and
+-- JSON (orders), a value too large for its row (document), a whole old row in the WAL (cart), volume (reading).
+create sequence headwater_demo.number;
 create table headwater_demo.customer (
     email text primary key,
     name text not null,
@@ -62,6 +85,33 @@ create table headwater_demo.reading (
 -- name: mark_publication
 -- By this the next demo knows what an earlier one has left behind.
 comment on publication headwater_demo is 'made by headwater demo';
+
+-- name: create_target
+-- From the template that nobody is connected to.
+create database headwater_demo_target template template0;
+
+-- name: mark_target
+-- By this the next demo knows what an earlier one has left behind.
+comment on database headwater_demo_target is 'made by headwater demo';
+
+-- name: end_reader
+-- Whoever still reads our slot, or waits for it to be made; the demo has ended, and so must they.
+select pg_catalog.pg_terminate_backend(slot.active_pid, 10000) as ended
+  from pg_catalog.pg_replication_slots as slot
+ where slot.slot_name = 'headwater_demo'
+   and slot.database = pg_catalog.current_database()
+   and slot.active_pid is not null;
+
+-- name: drop_slot
+-- And the WAL that only it keeps.
+select pg_catalog.pg_drop_replication_slot(slot.slot_name) is not null as dropped
+  from pg_catalog.pg_replication_slots as slot
+ where slot.slot_name = 'headwater_demo'
+   and slot.database = pg_catalog.current_database();
+
+-- name: drop_target
+-- All that the pipeline has made is in there, its state too.
+drop database if exists headwater_demo_target with (force);
 
 -- name: drop_publication
 -- The tables stay as they are.

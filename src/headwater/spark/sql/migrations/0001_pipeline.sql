@@ -14,6 +14,7 @@ create table headwater.pipeline (
 
 comment on table headwater.pipeline is 'What each pipeline last said of itself; position is exclusive: all before it is delivered.';
 
+-- json and not jsonb: a letter gives back what it got, numbers and all.
 create table headwater.dead_letter (
     id bigint generated always as identity primary key,
     pipeline text not null,
@@ -26,11 +27,13 @@ create table headwater.dead_letter (
     ordinal integer not null,
     xid bigint not null,
     committed_at timestamptz not null,
-    key jsonb,
+    key json,
+    new_key json,
     reason text not null,
     relation bytea,
     message bytea,
-    envelope jsonb,
+    envelope json,
+    own_types json not null default '[]',
     state text not null default 'open' check (state in ('open', 'superseded', 'replayed')),
     created_at timestamptz not null default now(),
     unique (pipeline, sink, event_id),

@@ -1,0 +1,75 @@
+"""The client of the empty micro-batch: a Python source that always has something new, and it is nothing.
+
+Run by `benchmarks.pipeline` as a process of its own, as a pipeline is; says how long its batches took, in milliseconds.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from benchmarks.pipelines.session import spark_session
+
+
+class EmptySource(DataSource):
+    """Registers with a session as `empty`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "empty"
+
+    def schema(self) -> str:
+        return "number long"
+
+    def streamReader(self, schema: StructType) -> "EmptyReader":  # noqa: N802 - Spark's name
+        return EmptyReader()
+
+
+class EmptyReader(DataSourceStreamReader):
+    """One partition without a row in each batch; the names are Spark's."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"number": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return {"number": start["number"] + 1}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter(())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept that could be forgotten."""
+
+
+def durations(spark: SparkSession, batches: int) -> list[float]:
+    """What the first batches of a query took, each."""
+    spark.dataSource.register(EmptySource)
+    with TemporaryDirectory() as directory:
+        writer = spark.readStream.format("empty").load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(Path(directory, "checkpoint"))).start()
+        while query.isActive and len(query.recentProgress) < batches:
+            time.sleep(0.2)
+        progress = query.recentProgress[:batches]
+        query.stop()
+    return [float(one.durationMs["triggerExecution"]) for one in progress]
+
+
+def main(batches: int) -> None:
+    with spark_session() as spark:
+        found = durations(spark, batches)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

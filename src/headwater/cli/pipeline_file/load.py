@@ -1,0 +1,160 @@
+"""From the file to the settings of a pipeline: paths made absolute, defaults filled in, every fault named at once."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Final, assert_never
+
+from pydantic import ValidationError
+
+from headwater.cli.pipeline_file.complaint import complaints, shown
+from headwater.cli.pipeline_file.model import AnySink, ConsoleSink, File, NoopSink, ParquetSink, PostgresSink, Source
+from headwater.cli.pipeline_file.values import Path, Toml, interpolate
+from headwater.errors import SettingsError
+from headwater.postgres.connect import complete
+from headwater.spark.session import merge
+from headwater.spark.settings import (
+    ChangesSettings,
+    ConsoleSinkSettings,
+    NoopSinkSettings,
+    ParquetSinkSettings,
+    PipelineSettings,
+    PostgresSinkSettings,
+    SinkSettings,
+    TransformSettings,
+)
+
+DEFAULT_MASTER: Final = "local[*]"
+
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def load(path: FilePath, environ: Mapping[str, str]) -> PipelineSettings:
+    """The pipeline that a file describes; `environ` is what `${VARIABLE}` is taken from.
+
+    Raises SettingsError with all that is wrong with the file. Relative paths are relative to the file.
+    """
+    faults: dict[Path, str] = {}
+    content = interpolate(_read(path), environ, faults)
+    if faults:
+        raise _refused(path, list(faults.items()))
+    try:
+        file = File.model_validate(content)
+    except ValidationError as exc:
+        raise _refused(path, complaints(exc)) from exc
+    return _pipeline(file, path)
+
+
+def _read(path: FilePath) -> dict[str, Toml]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise SettingsError(f"{path} does not exist; write one with `headwater init`, or name another with --file") from exc
+    except IsADirectoryError as exc:
+        raise SettingsError(f"{path} is a directory; name the pipeline file in it") from exc
+    except OSError as exc:
+        raise SettingsError(f"{path} cannot be read: {exc.strerror}; check its rights") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"{path} is no text in UTF-8; save it as such") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise SettingsError(f"{path} is not valid TOML: {str(exc)[:1].lower()}{str(exc)[1:]}; correct it there") from exc
+
+
+def _refused(path: FilePath, faults: Sequence[tuple[Path, str]]) -> SettingsError:
+    lines = [f"{shown(where)}: {fault}" if where else fault for where, fault in faults]
+    if len(lines) == 1:
+        return SettingsError(f"{path}: {lines[0]}")
+    return SettingsError("\n  ".join([f"{path} has {len(lines)} errors:", *lines]))
+
+
+@dataclass(slots=True)
+class _Faults:
+    """What the settings themselves refuse, gathered, so that all of it can be said at once."""
+
+    found: list[tuple[Path, str]] = field(default_factory=list)
+
+    @contextmanager
+    def at(self, *where: str | int) -> Iterator[None]:
+        """Within it, a refusal is noted for this place, and the block ends."""
+        try:
+            yield
+        except SettingsError as exc:
+            self.found.append((where, str(exc)))
+
+
+def _pipeline(file: File, path: FilePath) -> PipelineSettings:
+    faults = _Faults()
+    _check_urls(file, faults)
+    spark = dict(file.spark)
+    master = spark.pop("master", DEFAULT_MASTER)
+    with faults.at("spark"):
+        merge(master, spark)
+    with faults.at("transform"):
+        transform = TransformSettings(**file.transform.model_dump()) if file.transform is not None else None
+    with faults.at("source"):
+        source = _source(file.source, file.name)
+    if faults.found:
+        raise _refused(path, faults.found)
+    try:
+        return PipelineSettings(
+            name=file.name,
+            source=source,
+            sinks=tuple(_sink(sink, path.parent) for sink in file.sinks),
+            checkpoint=_place(file.checkpoint or f"checkpoints/{file.name}", path.parent),
+            state_url=source.url if file.state_url is None else file.state_url,
+            transform=transform,
+            master=master,
+            spark=spark,
+            trigger_interval=file.trigger_interval,
+        )
+    except SettingsError as exc:
+        raise _refused(path, [(("sinks",), str(exc))]) from exc
+
+
+def _check_urls(file: File, faults: _Faults) -> None:
+    """Refuse what is no connection string, now rather than when it is first used."""
+    with faults.at("source", "url"):
+        complete(file.source.url)
+    with faults.at("state_url"):
+        complete(file.state_url or "")
+    for place, sink in enumerate(file.sinks):
+        if isinstance(sink, PostgresSink):
+            with faults.at("sinks", place, "url"):
+                complete(sink.url)
+
+
+def _source(source: Source, pipeline: str) -> ChangesSettings:
+    slot = source.slot or pipeline
+    return ChangesSettings(
+        # Spark hands on no option that is empty.
+        url=source.url or complete(""),
+        tables=source.tables,
+        slot=slot,
+        publication=source.publication or slot,
+        lanes=source.lanes,
+        lane_by=source.lane_by,
+        max_rows=source.max_rows,
+        max_bytes=source.max_bytes,
+    )
+
+
+def _sink(sink: AnySink, base: FilePath) -> SinkSettings:
+    match sink:
+        case PostgresSink():
+            return PostgresSinkSettings(name=sink.name, url=sink.url, create_tables=sink.create_tables)
+        case ParquetSink():
+            return ParquetSinkSettings(name=sink.name, path=_place(sink.path, base))
+        case ConsoleSink():
+            return ConsoleSinkSettings(name=sink.name)
+        case NoopSink():
+            return NoopSinkSettings(name=sink.name)
+        case _:
+            assert_never(sink)
+
+
+def _place(place: str, base: FilePath) -> str:
+    """A URI as it is; a path made absolute, so that it does not matter from where the program is started."""
+    return place if _HAS_SCHEME.match(place) else str((base / place).resolve())

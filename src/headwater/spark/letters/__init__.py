@@ -1,0 +1,55 @@
+"""Dead letters: changes that a sink could not take, kept in the state database until they are replayed or dropped."""
+
+from headwater.spark.letters.letter import Letter, LetterSummary, OpenLetter, State, StoredLetter
+from headwater.spark.letters.making import (
+    Envelope,
+    frame_of,
+    key_of,
+    letter_at,
+    letter_of_envelope,
+    letter_of_message,
+    letters_at,
+    row_of,
+    without_misfits,
+)
+from headwater.spark.letters.store import (
+    drop_letters,
+    find_letter,
+    list_earlier,
+    list_letters,
+    list_open,
+    lock_letter,
+    mark_replayed,
+    post_letters,
+    prepare_letters,
+    save_letters,
+    supersede,
+)
+
+__all__ = [
+    "Envelope",
+    "Letter",
+    "LetterSummary",
+    "OpenLetter",
+    "State",
+    "StoredLetter",
+    "drop_letters",
+    "find_letter",
+    "frame_of",
+    "key_of",
+    "letter_at",
+    "letter_of_envelope",
+    "letter_of_message",
+    "letters_at",
+    "list_earlier",
+    "list_letters",
+    "list_open",
+    "lock_letter",
+    "mark_replayed",
+    "post_letters",
+    "prepare_letters",
+    "row_of",
+    "save_letters",
+    "supersede",
+    "without_misfits",
+]

@@ -1,0 +1,66 @@
+"""The sinks that settings describe."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from headwater.model import Lineage
+from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.spark.settings import (
+    ConsoleSinkSettings,
+    NoopSinkSettings,
+    ParquetSinkSettings,
+    PipelineSettings,
+    PostgresSinkSettings,
+    SinkSettings,
+)
+from headwater.spark.sinks.console import ConsoleSink
+from headwater.spark.sinks.noop import NoopSink
+from headwater.spark.sinks.parquet import ParquetSink
+from headwater.spark.sinks.postgres import PostgresSink
+from headwater.spark.sinks.sink import Sink
+
+
+def build_sinks(settings: PipelineSettings) -> list[Sink]:
+    """The sinks of a pipeline, not yet opened. Asks the source's server whose positions they will get."""
+    source = settings.source
+    with ReplicationConnection(source.url) as replication:
+        lineage = replication.lineage(source.slot)
+    return [
+        build_sink(
+            sink,
+            pipeline=settings.name,
+            source_url=source.url,
+            state_url=settings.state_url,
+            tables=source.tables,
+            lineage=lineage,
+        )
+        for sink in settings.sinks
+    ]
+
+
+def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
+    settings: SinkSettings,
+    *,
+    pipeline: str,
+    source_url: str,
+    state_url: str,
+    tables: Sequence[str],
+    lineage: Lineage | None = None,
+) -> Sink:
+    """The sink, not yet opened. `tables` are those of the source, by name or pattern.
+
+    Rows of the DataFrame `changes` do not say what their positions belong to: `lineage` does, if it is known.
+    """
+    match settings:
+        case PostgresSinkSettings():
+            return PostgresSink(
+                settings, pipeline=pipeline, source_url=source_url, state_url=state_url, tables=tables, lineage=lineage
+            )
+        case ParquetSinkSettings():
+            return ParquetSink(settings, pipeline=pipeline, state_url=state_url)
+        case ConsoleSinkSettings():
+            return ConsoleSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
+        case NoopSinkSettings():
+            return NoopSink(settings)
+        case _:
+            assert_never(settings)

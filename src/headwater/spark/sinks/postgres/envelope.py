@@ -1,0 +1,225 @@
+"""Changes that went through a transform, as logs: their JSON turned back into texts, by the types of the target."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.errors import SinkError
+from headwater.model import Lineage, Lsn, Op, Position
+from headwater.postgres.replication.columnar import Places
+from headwater.spark.letters import Letter, letter_of_envelope
+from headwater.spark.sinks.postgres.box import Refusal
+from headwater.spark.sinks.postgres.from_json import parse_row, plain_text, to_literal
+from headwater.spark.sinks.postgres.log import DELETE, INSERT, TRUNCATE, UPDATE, Arrays, Log, moved_rows
+from headwater.spark.sinks.postgres.session import Address
+from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
+from headwater.spark.sinks.postgres.target import Fit, Sent
+
+_TAGS: Mapping[str, int] = {
+    Op.INSERT: INSERT,
+    Op.READ: INSERT,
+    Op.UPDATE: UPDATE,
+    Op.UPDATE_KEY: UPDATE,
+    Op.DELETE: DELETE,
+    Op.TRUNCATE: TRUNCATE,
+}
+_NEEDED = ("commit_lsn", "ordinal", "op", "schema", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the DataFrame `changes`, and its JSON taken apart."""
+
+    envelope: Mapping[str, Any]
+    key: Mapping[str, Any] | None
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    unchanged: frozenset[str]
+
+    @property
+    def position(self) -> Position:
+        return Position(Lsn(self.envelope["commit_lsn"]), self.envelope["ordinal"])
+
+    @property
+    def tag(self) -> int:
+        return _TAGS[self.envelope["op"]]
+
+    @property
+    def old(self) -> Mapping[str, Any] | None:
+        """What is known of the row as it was; a key that stayed is not among it."""
+        if self.tag == DELETE or self.envelope["op"] == Op.UPDATE_KEY:
+            return {**(self.key or {}), **(self.before or {})}
+        return self.before if self.tag == UPDATE else None
+
+    @property
+    def shape(self) -> tuple[frozenset[str], tuple[str, ...] | None] | None:
+        """The columns that are sent, and those that name a row if not all do; None if there is no new row."""
+        if self.after is None:
+            return None
+        columns = frozenset(self.after) | self.unchanged
+        key = tuple(self.key or ())
+        return columns, key if key and set(key) < columns else None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRun:
+    """Changes of one table with the same columns."""
+
+    sent: Sent
+    rows: Sequence[Row]
+    lineage: Lineage
+
+    def log(self, fit: Fit) -> Log:
+        count = len(self.rows)
+        names = fit.names
+        found = [names[number] for number in fit.key] if fit.key else names
+        tags = np.array([row.tag for row in self.rows], np.uint8)
+        values = tuple(self._texts(fit, name, [row.after for row in self.rows]) for name in names)
+        old = tuple(self._texts(fit, name, [row.old for row in self.rows]) for name in found)
+        has_old = np.array([bool(row.old) and all(name in (row.old or ()) for name in found) for row in self.rows], np.bool_)
+        masks = {
+            number: np.array([name in row.unchanged for row in self.rows], np.bool_) for number, name in enumerate(names)
+        }
+        return Log(
+            names,
+            fit.key,
+            tags,
+            values,
+            {number: mask for number, mask in masks.items() if mask.any()},
+            old,
+            has_old,
+            moved_rows(tags, has_old, [values[number] for number in fit.key], old) if fit.key else np.zeros(count, np.bool_),
+            Places(
+                np.array([row.position.commit_lsn for row in self.rows], np.int64),
+                np.array([row.position.ordinal for row in self.rows], np.int64),
+                np.array([row.envelope["xid"] or 0 for row in self.rows], np.int64),
+                np.zeros(count, np.int64),
+            ),
+            np.arange(count),
+        )
+
+    def _texts(self, fit: Fit, name: str, rows: Sequence[Mapping[str, Any] | None]) -> pa.Array:
+        column = next(column for column in fit.columns if column.name == name)
+        write = to_literal(fit.types, column.type_oid)
+        values = (None if row is None else row.get(name) for row in rows)
+        return pa.array([None if value is None else write(value) for value in values], pa.string())
+
+    def keys(self, _log: Log, columns: Arrays) -> list[str]:
+        return [json.dumps(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+
+    def key_of(self, log: Log, key: Mapping[str, Any]) -> str | None:
+        names = [log.columns[number] for number in log.key]
+        return None if not all(name in key for name in names) else json.dumps([plain_text(key[name]) for name in names])
+
+    def letters(self, refused: Sequence[Refusal], address: Address) -> list[Letter]:
+        rows = ((self.rows[int(one.log.origins[0])], one.reason) for one in refused)
+        whose = {"pipeline": address.pipeline, "sink": address.sink}
+        return [letter_of_envelope(row.envelope, self.lineage, reason, **whose) for row, reason in rows]
+
+
+class Envelopes:
+    """The rows of a task, by table; a table's changes are all in one task, and come in order."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], lineage: Lineage, sink: str) -> None:
+        self._lineage = lineage
+        self._rows: list[Row] = []
+        self._bad: list[tuple[Mapping[str, Any], str]] = []
+        for envelope in rows:
+            missing = [name for name in _NEEDED if envelope[name] is None]
+            if missing or envelope["op"] not in _TAGS:
+                wrong = (missing or ["op"])[0]
+                raise SinkError(sink, f"a change without a proper {wrong} came out of the transform; leave it as it is")
+            try:
+                self._rows.append(_row(envelope))
+            except ValueError as exc:
+                self._bad.append((envelope, f"key, before or after is not a JSON object after the transform: {exc}"))
+
+    @property
+    def tables(self) -> list[Table]:
+        envelopes = [row.envelope for row in self._rows] + [envelope for envelope, _ in self._bad]
+        return list(dict.fromkeys((envelope["schema"], envelope["table"]) for envelope in envelopes))
+
+    @property
+    def changes(self) -> int:
+        return len(self._rows) + len(self._bad)
+
+    @property
+    def has_key_lanes(self) -> bool:
+        return False
+
+    @property
+    def system_identifiers(self) -> set[str]:
+        return {self._lineage.system_identifier}
+
+    @property
+    def locks(self) -> list[str]:
+        return [f"table {schema}.{table}" for schema, table in self.tables]
+
+    def reached(self) -> list[Reached]:
+        return [Reached(schema, table, 1, 0, self._lineage.system_identifier) for schema, table in self.tables]
+
+    def runs(self, table: Table, positions: Iterable[LanePosition]) -> list[EnvelopeRun]:
+        """What is not applied yet of a table's changes, in order."""
+        done = _applied(positions)
+        rows = [
+            row
+            for row in self._rows
+            if (row.envelope["schema"], row.envelope["table"]) == table and not _is_applied(row.envelope, done)
+        ]
+        # A row that goes has no columns: it is written like those beside it.
+        shapes = [row.shape for row in rows]
+        known = next((shape for shape in shapes if shape is not None), None)
+        filled = []
+        for shape in shapes:
+            known = shape or known
+            filled.append(known)
+        numbered = groupby(range(len(rows)), key=lambda at: filled[at])
+        return [self._run(shape, [rows[at] for at in group]) for shape, group in numbered]
+
+    def unreadable(self, positions: Iterable[LanePosition], address: Address) -> list[Letter]:
+        done = _applied(positions)
+        return [
+            letter_of_envelope(
+                {**envelope, "key": None}, self._lineage, reason, pipeline=address.pipeline, sink=address.sink
+            )
+            for envelope, reason in self._bad
+            if not _is_applied(envelope, done)
+        ]
+
+    def _run(self, shape: tuple[frozenset[str], tuple[str, ...] | None] | None, rows: Sequence[Row]) -> EnvelopeRun:
+        if shape is None:
+            names = tuple(rows[0].key or rows[0].before or ())
+            return EnvelopeRun(Sent(names, names or None, has_new_rows=False), rows, self._lineage)
+        columns, identity = shape
+        return EnvelopeRun(Sent(tuple(sorted(columns)), identity), rows, self._lineage)
+
+
+def _row(envelope: Mapping[str, Any]) -> Row:
+    key, before, after = (parse_row(envelope[name]) for name in ("key", "before", "after"))
+    unchanged = frozenset(envelope["unchanged"] or ())
+    if before and unchanged:
+        # Under `replica identity full` the old row has what the new one leaves out.
+        after = {**{name: before[name] for name in unchanged if name in before}, **(after or {})}
+        unchanged -= frozenset(before)
+    if _TAGS[envelope["op"]] in (INSERT, UPDATE) and after is None:
+        raise ValueError("there is no new row")
+    return Row(envelope, key, before, after, unchanged)
+
+
+def _applied(positions: Iterable[LanePosition]) -> dict[Table, Position]:
+    """How far each table is as a whole; lanes cannot be told of changes that went through a transform."""
+    done: dict[Table, Position] = {}
+    for one in positions:
+        if one.lanes == 1:
+            done[one.schema, one.table] = one.position
+    return done
+
+
+def _is_applied(envelope: Mapping[str, Any], done: Mapping[Table, Position]) -> bool:
+    position = done.get((envelope["schema"], envelope["table"]))
+    return position is not None and Position(Lsn(envelope["commit_lsn"]), envelope["ordinal"]) < position

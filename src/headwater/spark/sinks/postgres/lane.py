@@ -1,0 +1,205 @@
+"""The changes of a task written to the target in one transaction, together with how far each table is then.
+
+The transaction holds the epoch of the sink, so that no later run can take over while it writes, and ends without a trace if
+one has. Dead letters are in the state database before it commits; should it fail then, the same letters come again.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from headwater.errors import SinkError
+from headwater.postgres.connect import connect_sync, translated
+from headwater.spark.letters import Letter, OpenLetter, list_open, save_letters, supersede
+from headwater.spark.sinks.postgres.apply import Halted, Refused, Staging, TableWriter
+from headwater.spark.sinks.postgres.box import LetterBox, Postponed, Run
+from headwater.spark.sinks.postgres.log import Log
+from headwater.spark.sinks.postgres.positions import check_origin, hold, move_on
+from headwater.spark.sinks.postgres.session import Address, Session, patiently
+from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
+from headwater.spark.sinks.sink import Span, Written
+
+# What a row may be refused for only because another table's is not there yet, and in key lanes another lane's: a foreign
+# key; a unique or exclusion constraint.
+_OTHER_TABLES = ("23503",)
+_OTHER_LANES = ("23503", "23505", "23P01")
+
+
+class Inputs(Protocol):
+    """What a task got, by table."""
+
+    @property
+    def tables(self) -> list[Table]: ...
+
+    @property
+    def changes(self) -> int: ...
+
+    @property
+    def has_key_lanes(self) -> bool: ...
+
+    @property
+    def system_identifiers(self) -> set[str]: ...
+
+    @property
+    def locks(self) -> list[str]:
+        """What no other task writes at the same time, except one that does the same again."""
+
+    def reached(self) -> list[Reached]:
+        """The lanes that are further on when all is applied."""
+
+    def runs(self, table: Table, positions: Iterable[LanePosition]) -> Sequence[Run]:
+        """What is not applied yet of a table's changes, in order."""
+
+    def unreadable(self, positions: Iterable[LanePosition], address: Address) -> list[Letter]:
+        """The letters of changes that are not applied yet, and never can be."""
+
+
+class Contended(Exception):
+    """What is in the way of these changes may go with those of other tasks; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWriter:
+    """Writes what a task got. `is_alone` when no other task has changes of the same batch."""
+
+    address: Address
+    session: Session
+    epoch: int
+    is_alone: bool
+
+    def write(self, inputs: Inputs, span: Span, open_letters: Sequence[OpenLetter]) -> Written:
+        """Raises Contended, SinkFenced, SinkUnavailable or SinkError, and has then written nothing."""
+        if not inputs.tables:
+            return Written()
+
+        def attempt() -> Written:
+            try:
+                return _Attempt(self, inputs, open_letters, is_careful=False).write(span)
+            except (Halted, Postponed):
+                self.session.forget()
+                return _Attempt(self, inputs, open_letters, is_careful=True).write(span)
+
+        return patiently(self.address, self.session, attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    run: Run
+    staging: Staging
+    log: Log
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One transaction: quick, in the hope that the target takes everything, or if it did not, `is_careful`."""
+
+    lane: LaneWriter
+    inputs: Inputs
+    open_letters: Sequence[OpenLetter]
+    is_careful: bool
+
+    def write(self, span: Span) -> Written:
+        session, address, inputs = self.lane.session, self.lane.address, self.inputs
+        connection = session.connection
+        with connection.transaction():
+            session.begin()
+            positions = hold(connection, address, self.lane.epoch, inputs.locks, inputs.tables)
+            check_origin(address, positions, inputs.system_identifiers)
+            work = {table: pieces for table in inputs.tables if (pieces := self._pieces(table, positions))}
+            boxes = self._apply(work)
+            move_on(connection, address, positions, inputs.reached(), span)
+            unreadable = inputs.unreadable(positions, address)
+            refused = [letter for box in boxes for letter in box.letters()]
+            if unreadable or refused:
+                self._save([*unreadable, *refused], boxes)
+        left, letters = sum(len(piece.log) for pieces in work.values() for piece in pieces), len(refused) + len(unreadable)
+        return Written(left - len(refused), inputs.changes - left - len(unreadable), letters)
+
+    def _pieces(self, table: Table, positions: Sequence[LanePosition]) -> list[_Piece]:
+        pieces = []
+        for run in self.inputs.runs(table, positions):
+            fit, staging = self.lane.session.fit(*table, run.sent)
+            pieces.append(_Piece(run, staging, run.log(fit)))
+        return pieces
+
+    def _apply(self, work: dict[Table, list[_Piece]]) -> list[LetterBox]:
+        """Write the tables one after the other; one that has to wait for another is tried again after it."""
+        passing = _OTHER_LANES if self.inputs.has_key_lanes and not self.lane.is_alone else _OTHER_TABLES
+        waiting, failures = deque(work), 0
+        boxes = []
+        while waiting:
+            table = waiting.popleft()
+            is_last = self.lane.is_alone and failures > len(waiting)
+            letters = [letter for letter in self.open_letters if (letter.schema, letter.table) == table]
+            box = LetterBox(self.lane.address, work[table][0].run, () if is_last else passing, letters)
+            try:
+                with self.lane.session.connection.transaction() if self.is_careful else nullcontext():
+                    self._apply_table(box, work[table])
+            except Postponed:
+                if not self.is_careful:
+                    raise
+                waiting.append(table)
+                failures += 1
+                if failures >= len(waiting) and not self.lane.is_alone:
+                    raise Contended from None
+            else:
+                boxes.append(box)
+                failures = 0
+        return boxes
+
+    def _apply_table(self, box: LetterBox, pieces: Sequence[_Piece]) -> None:
+        # A replay holds its letter while it writes to the target: letters have to go before this writes there.
+        outdated = []
+        for piece in pieces:
+            box.run = piece.run
+            outdated += box.outdate(piece.log)
+        if outdated:
+            url = self.lane.address.state_url
+            with translated(url), closing(connect_sync(url)) as state:
+                supersede(state, outdated)
+        for piece in pieces:
+            box.turn_to(piece.run, piece.log)
+            TableWriter(self.lane.session.connection, piece.staging, box, self.is_careful).apply(piece.log)
+
+    def _save(self, letters: Sequence[Letter], boxes: Sequence[LetterBox]) -> None:
+        """Keep the letters; those that were outdated at once are never seen as open."""
+        # A position is that of one change, whatever its table.
+        outdated = {position for box in boxes for position in box.outdated}
+        address = self.lane.address
+        with translated(address.state_url), closing(connect_sync(address.state_url)) as state, state.transaction():
+            save_letters(state, letters)
+            if outdated:
+                waiting = list_open(state, address.pipeline, address.sink)
+                supersede(state, [letter.id for letter in waiting if letter.position in outdated])
+
+
+class _Raising:
+    """Raises what is said against a change."""
+
+    def before(self, log: Log) -> None:
+        """Nothing is known against it."""
+
+    def after(self, log: Log) -> None:
+        """Nothing follows from it."""
+
+    def refuse(self, log: Log, refused: Refused) -> None:
+        raise refused
+
+
+def replay_change(address: Address, session: Session, inputs: Inputs) -> None:
+    """Write changes by themselves, whatever the positions are; raises SinkError with the reason if they are refused."""
+
+    def write() -> None:
+        with session.connection.transaction():
+            session.begin()
+            for table in inputs.tables:
+                for run in inputs.runs(table, ()):
+                    fit, staging = session.fit(*table, run.sent)
+                    TableWriter(session.connection, staging, _Raising(), is_careful=True).apply(run.log(fit))
+
+    try:
+        patiently(address, session, write)
+    except Refused as refused:
+        raise SinkError(address.sink, f"the change still cannot be applied: {refused.reason}") from refused

@@ -1,0 +1,95 @@
+"""The target made ready for the tables of the source: what is missing is made, and what does not fit is told."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from headwater.postgres.catalog import Column, Table, list_columns, list_tables, select_tables
+from headwater.postgres.connect import Connection, connect_sync, translated
+from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.postgres.types import Types
+from headwater.spark.sinks.postgres import statements
+from headwater.spark.sinks.postgres.target import Misfit, Sent, Target, fit, read_targets
+
+_FULL, _NOTHING = "f", "n"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as the source has it; the types of its columns are named with their schema."""
+
+    table: Table
+    columns: tuple[Column, ...]
+
+    @property
+    def sent(self) -> Sent:
+        names = tuple(column.name for column in self.columns)
+        has_identity = self.table.replica_identity not in (_FULL, _NOTHING)
+        return Sent(names, tuple(self.table.identity) if has_identity else None, tuple(self.table.key))
+
+
+def read_source(url: str, tables: Sequence[str]) -> list[SourceTable]:
+    """The tables by name or pattern, with the columns whose values are sent: not those that are generated."""
+    with translated(url), closing(connect_sync(url)) as connection:
+        chosen = select_tables(list_tables(connection), tables)
+        execute_sync(connection, statements.clear_search_path())
+        columns = list_columns(connection, [table.oid for table in chosen])
+    by_table = {table.oid: [c for c in columns if c.table_oid == table.oid and not c.generated] for table in chosen}
+    return [SourceTable(table, tuple(by_table[table.oid])) for table in chosen]
+
+
+def problems(connection: Connection, tables: Sequence[SourceTable], *, creates: bool) -> Iterator[str]:
+    """What stands in the way of writing to the target, each with its remedy. Writes nothing."""
+    targets = _targets(connection, tables)
+    for source in tables:
+        target = targets.get((source.table.schema, source.table.name))
+        if target is not None:
+            yield from _misfit(target, source)
+        elif not creates:
+            yield f"table {source.table} is missing in the target; create it, or set create_tables = true"
+        else:
+            yield from _missing_types(connection, source)
+
+
+def create_missing(connection: Connection, tables: Sequence[SourceTable]) -> None:
+    """Make the tables that are missing, with the primary keys that they have at the source; raises Misfit."""
+    targets = _targets(connection, tables)
+    for source in tables:
+        schema, name = source.table.schema, source.table.name
+        if (schema, name) in targets:
+            continue
+        columns = [(column.name, column.type_name, column.not_null) for column in source.columns]
+        sent = {column.name for column in source.columns}
+        key = source.table.key if set(source.table.key) <= sent else ()
+        try:
+            execute_sync(connection, statements.create_schema(schema))
+            execute_sync(connection, statements.create_table(sql.Identifier(schema, name), columns, key))
+        except psycopg.errors.InsufficientPrivilege as exc:
+            user = connection.info.user
+            raise Misfit(
+                f"role {user} may not make table {source.table} in the target; make it, or run "
+                f"`grant create on database {connection.info.dbname} to {user}`"
+            ) from exc
+
+
+def _targets(connection: Connection, tables: Sequence[SourceTable]) -> dict[tuple[str, str], Target]:
+    return read_targets(connection, [(source.table.schema, source.table.name) for source in tables])
+
+
+def _misfit(target: Target, source: SourceTable) -> Iterator[str]:
+    try:
+        fit(target, source.sent, Types.builtin())
+    except Misfit as misfit:
+        yield str(misfit)
+
+
+def _missing_types(connection: Connection, source: SourceTable) -> Iterator[str]:
+    wanted = {column.type_name: column.name for column in source.columns}
+    for name in fetch_sync(connection, statements.find_missing_types(list(wanted))):
+        yield (
+            f"table {source.table} has column {wanted[name]!r} of type {name}, which the target does not have; create the "
+            f"type there, or the extension that brings it"
+        )

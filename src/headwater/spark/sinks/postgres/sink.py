@@ -1,0 +1,156 @@
+"""The sink that keeps tables of another PostgreSQL equal to those of the source, each change exactly once."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+
+import psycopg
+from pyspark.sql import DataFrame
+
+from headwater.errors import HeadwaterError, SettingsError, SinkError
+from headwater.model import Lineage
+from headwater.postgres.catalog import read_server
+from headwater.postgres.connect import Connection, connect_sync, translate, translated
+from headwater.postgres.migrate import Component, migrate
+from headwater.postgres.statements import fetch_sync
+from headwater.spark.letters import Letter, OpenLetter, frame_of, list_open, prepare_letters
+from headwater.spark.settings import PostgresSinkSettings
+from headwater.spark.shape import Shape
+from headwater.spark.sinks.postgres import statements
+from headwater.spark.sinks.postgres.envelope import Envelopes
+from headwater.spark.sinks.postgres.lane import Inputs, replay_change
+from headwater.spark.sinks.postgres.prepare import create_missing, problems, read_source
+from headwater.spark.sinks.postgres.session import Address, Session, open_target, patiently
+from headwater.spark.sinks.postgres.target import Misfit
+from headwater.spark.sinks.postgres.task import OUTCOME, WriteTask, total
+from headwater.spark.sinks.postgres.wire import Frames
+from headwater.spark.sinks.sink import Span, Written
+
+# About as long as a server takes to restart, or a standby to be promoted.
+_PATIENCE = timedelta(seconds=30)
+
+
+class PostgresSink:
+    """Writes changes to the tables of the same names in another database.
+
+    A table's rows and its position are in one transaction, so that what comes again is left out. `tables` are names or
+    patterns at the source. The rows of a DataFrame `changes` do not say what their positions belong to: `lineage` does.
+    `patience` is how long a target that is away is waited for before SinkUnavailable is raised.
+    """
+
+    def __init__(  # noqa: PLR0913 - who delivers, from where, to where; and two that tests and notebooks may set
+        self,
+        settings: PostgresSinkSettings,
+        *,
+        pipeline: str,
+        source_url: str,
+        state_url: str,
+        tables: Sequence[str],
+        lineage: Lineage | None = None,
+        patience: timedelta = _PATIENCE,
+    ) -> None:
+        self._settings, self._source_url, self._tables = settings, source_url, tuple(tables)
+        self._address = Address(pipeline, settings.name, settings.url, state_url, patience)
+        self._lineage = lineage
+        self._session = Session(settings.url)
+        self._epoch = 0
+        # Whether there may be letters that wait; a write that made some sets it.
+        self._may_have_letters = True
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    def check(self) -> list[str]:
+        """What would fail later, each with its remedy; writes nothing."""
+        try:
+            source = read_source(self._source_url, self._tables)
+            with translated(self._settings.url), closing(open_target(self._settings.url)) as connection:
+                return list(problems(connection, source, creates=self._settings.create_tables))
+        except HeadwaterError as error:
+            return [str(error)]
+        except psycopg.Error as exc:
+            return [str(translate(exc, self._settings.url))]
+
+    def open(self) -> None:
+        prepare_letters(self._address.state_url)
+        source = read_source(self._source_url, self._tables)
+        self._lineage = self._lineage or self._source_lineage()
+
+        def prepare() -> int:
+            connection = self._session.connection
+            migrate(connection, Component.of("headwater.spark.sinks.postgres"))
+            with connection.transaction():
+                found = list(problems(connection, source, creates=self._settings.create_tables))
+                if found:
+                    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+                    raise Misfit(f"{found[0]}{more}")
+                create_missing(connection, source)
+                return self._take_epoch(connection)
+
+        self._epoch = patiently(self._address, self._session, prepare)
+        self._may_have_letters = True
+
+    def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
+        if shape is Shape.TABLE:
+            raise SettingsError("the postgres sink takes changes of the shapes wire and envelope, not table")
+        if shape is Shape.ENVELOPE:
+            lanes = batch.sparkSession.sparkContext.defaultParallelism
+            batch = batch.repartition(lanes, "schema", "table").sortWithinPartitions("commit_lsn", "ordinal")
+        letters = self._open_letters()
+        written = self._run(batch, shape, span, letters, is_alone=False)
+        if written is None:
+            # Lanes stood in each other's way: those that could not are done again, in the order of all their changes.
+            written = self._run(batch.coalesce(1), shape, span, letters, is_alone=True)
+        if written is None:
+            raise SinkError(self.name, "changes are in each other's way, though no other task has any; report it")
+        self._may_have_letters |= written.letters > 0
+        return written
+
+    def replay(self, letter: Letter) -> None:
+        """Apply the change of a dead letter, without regard to positions, which it does not move.
+
+        Raises SinkError with the reason if it still cannot be taken.
+        """
+        inputs: Inputs
+        if letter.envelope is None:
+            inputs = Frames([frame_of(letter)])
+        else:
+            inputs = Envelopes([_row(letter)], self._lineage or self._source_lineage(), self.name)
+        replay_change(self._address, self._session, inputs)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _run(
+        self, batch: DataFrame, shape: Shape, span: Span, letters: tuple[OpenLetter, ...], *, is_alone: bool
+    ) -> Written | None:
+        lineage = self._lineage
+        if lineage is None:
+            raise SinkError(self.name, "it was not opened; call open() before the first batch")
+        task = WriteTask(self._address, self._epoch, shape, span, letters, lineage, is_alone)
+        return total(self.name, batch.mapInArrow(task, OUTCOME).collect())
+
+    def _take_epoch(self, connection: Connection) -> int:
+        pipeline, sink = self._address.pipeline, self._address.sink
+        fetch_sync(connection, statements.limit_waiting(int(self._address.patience.total_seconds() * 1000)))
+        return fetch_sync(connection, statements.take_epoch(pipeline, sink))[0]
+
+    def _open_letters(self) -> tuple[OpenLetter, ...]:
+        if not self._may_have_letters:
+            return ()
+        url = self._address.state_url
+        with translated(url), closing(connect_sync(url)) as state:
+            found = tuple(list_open(state, self._address.pipeline, self._address.sink))
+        self._may_have_letters = bool(found)
+        return found
+
+    def _source_lineage(self) -> Lineage:
+        """What tells the source from any other, for changes that do not say where they came from."""
+        with translated(self._source_url), closing(connect_sync(self._source_url)) as connection:
+            server = read_server(connection)
+        return Lineage(server.system_identifier, 1, (), server.database, self._address.pipeline)
+
+
+def _row(letter: Letter) -> dict[str, object]:
+    return {**(letter.envelope or {}), "committed_at": letter.committed_at}

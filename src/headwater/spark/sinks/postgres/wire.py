@@ -1,0 +1,176 @@
+"""Frames as logs: decoded once, cut at what the target has, and put in order by table."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from headwater.model import Position
+from headwater.postgres.replication.columnar import Group, as_sent, decode_columns
+from headwater.postgres.replication.messages import Relation
+from headwater.postgres.types import to_json
+from headwater.spark.frame import Frame
+from headwater.spark.letters import Letter, letters_at
+from headwater.spark.sinks.postgres.box import Refusal
+from headwater.spark.sinks.postgres.log import Arrays, Log, Mask, Part, gather, is_before
+from headwater.spark.sinks.postgres.session import Address
+from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
+from headwater.spark.sinks.postgres.target import Fit, Sent
+from headwater.spark.sources.lanes import lanes_of
+
+# A whole table is the only one of its lanes.
+_WHOLE = (0, 1)
+# `replica identity full`, and none: the server sends the whole old row, or never any.
+_NO_IDENTITY = "fn"
+
+
+@dataclass(frozen=True, slots=True)
+class WireRun:
+    """Changes of one table between two changes of its shape."""
+
+    relation: Relation
+    parts: tuple[Part, ...]
+    frames: Sequence[Frame]
+
+    @property
+    def sent(self) -> Sent:
+        columns = self.relation.columns
+        identity = None
+        if self.relation.identity not in _NO_IDENTITY:
+            identity = tuple(column.name for column in columns if column.key)
+        return Sent(tuple(column.name for column in columns), identity)
+
+    def log(self, fit: Fit) -> Log:
+        return gather(self.parts, fit.names, fit.key)
+
+    def keys(self, log: Log, columns: Arrays) -> list[str]:
+        types = self.frames[0].types
+        keys = [self.relation.columns[number] for number in log.key]
+        write = [to_json(types, column.type_oid) for column in keys]
+        return [
+            json.dumps({c.name: _json(w, text) for c, w, text in zip(keys, write, row, strict=True)}, sort_keys=True)
+            for row in zip(*(column.to_pylist() for column in columns), strict=True)
+        ]
+
+    def key_of(self, log: Log, key: Mapping[str, Any]) -> str | None:
+        names = [log.columns[number] for number in log.key]
+        if not all(name in key for name in names):
+            return None
+        return json.dumps({name: key[name] for name in names}, sort_keys=True)
+
+    def letters(self, refused: Sequence[Refusal], address: Address) -> list[Letter]:
+        reasons: dict[int, dict[Position, str]] = {}
+        for one in refused:
+            reasons.setdefault(int(one.log.origins[0]), {})[one.position] = one.reason
+        whose = {"pipeline": address.pipeline, "sink": address.sink}
+        found = [one for number, by in reasons.items() for one in letters_at(self.frames[number], by, **whose)]
+        # Under `replica identity full` only the target's key tells that a row got another one.
+        moved = {one.position: one.log for one in refused if one.log.moved[0]}
+        return [
+            replace(one, new_key=self._new_key(moved[one.position])) if one.position in moved and not one.new_key else one
+            for one in found
+        ]
+
+    def _new_key(self, log: Log) -> dict[str, Any]:
+        key: dict[str, Any] = json.loads(self.keys(log, log.key_values)[0])
+        return key
+
+
+class Frames:
+    """The frames of a task, decoded."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self._frames = [frame for frame in frames if len(frame.batch)]
+        self._groups = [
+            (number, group)
+            for number, frame in enumerate(self._frames)
+            for group in decode_columns(frame.batch, frame.types, as_sent)
+        ]
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        return list(dict.fromkeys((group.relation.schema, group.relation.name) for _, group in self._groups))
+
+    @property
+    def changes(self) -> int:
+        return sum(len(group) for _, group in self._groups)
+
+    @property
+    def has_key_lanes(self) -> bool:
+        return any(frame.key_lane is not None for frame in self._frames)
+
+    @property
+    def locks(self) -> list[str]:
+        return sorted({f"lane {frame.lane}" for frame in self._frames})
+
+    def unreadable(self, _positions: Iterable[LanePosition], _address: Address) -> list[Letter]:
+        return []
+
+    @property
+    def system_identifiers(self) -> set[str]:
+        return {frame.lineage.system_identifier for frame in self._frames}
+
+    def reached(self) -> list[Reached]:
+        """The lanes that are further on when all is applied."""
+        found: dict[Reached, None] = {}
+        for number, group in self._groups:
+            frame = self._frames[number]
+            lane, lanes = frame.key_lane or _WHOLE
+            one = Reached(group.relation.schema, group.relation.name, lanes, lane, frame.lineage.system_identifier)
+            found[one] = None
+        return list(found)
+
+    def runs(self, table: Table, positions: Iterable[LanePosition]) -> list[WireRun]:
+        """What is not applied yet of a table's changes, in order."""
+        known = [position for position in positions if (position.schema, position.table) == table]
+        parts = []
+        for number, group in self._groups:
+            if (group.relation.schema, group.relation.name) == table:
+                rows = np.flatnonzero(~self._is_applied(self._frames[number], group, known))
+                if len(rows):
+                    parts.append(Part(group, rows, number))
+        return [WireRun(run[0].group.relation, tuple(run), self._frames) for run in _by_shape(parts)]
+
+    def _is_applied(self, frame: Frame, group: Group, known: Sequence[LanePosition]) -> Mask:
+        own = {_WHOLE, frame.key_lane}
+        base = max((one.position for one in known if (one.lane, one.lanes) in own), default=None)
+        applied = np.zeros(len(group), np.bool_) if base is None else is_before(group.places, base)
+        others: dict[int, dict[int, Position]] = {}
+        for one in known:
+            if (one.lane, one.lanes) not in own and (base is None or one.position > base):
+                others.setdefault(one.lanes, {})[one.lane] = one.position
+        for lanes, by_lane in others.items():
+            if applied.all() or not is_before(group.places, max(by_lane.values())).any():
+                continue
+            lane_of = lanes_of(frame.batch, lanes)[group.messages]
+            for lane, position in by_lane.items():
+                applied |= (lane_of == lane) & is_before(group.places, position)
+        return applied
+
+
+def _json(write: Callable[[str], str], text: str | None) -> object:
+    return None if text is None else json.loads(write(text))
+
+
+def _by_shape(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts in order, apart where the table looks different."""
+    run: list[Part] = []
+    for part in sorted(parts, key=_first):
+        if run and _shape(part.group.relation) != _shape(run[0].group.relation):
+            yield run
+            run = []
+        run.append(part)
+    if run:
+        yield run
+
+
+def _first(part: Part) -> tuple[int, int]:
+    row = part.rows[0]
+    return int(part.group.places.commit_lsn[row]), int(part.group.places.ordinal[row])
+
+
+def _shape(relation: Relation) -> tuple[object, ...]:
+    return relation.identity, tuple((column.name, column.key) for column in relation.columns)

@@ -1,0 +1,98 @@
+"""What tests of the sink share: a run of it that writes in this process, as a task of Spark's does, and a look."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from psycopg import sql
+
+from headwater.model import Position
+from headwater.postgres.connect import connect_sync
+from headwater.postgres.statements import fetch_sync
+from headwater.spark.frame import Frame
+from headwater.spark.letters import LetterSummary, list_letters, list_open
+from headwater.spark.settings import LaneRule, PostgresSinkSettings
+from headwater.spark.sinks import Written
+from headwater.spark.sinks.postgres import PostgresSink, statements
+from headwater.spark.sinks.postgres.lane import LaneWriter
+from headwater.spark.sinks.postgres.session import Address, Session
+from headwater.spark.sinks.postgres.wire import Frames
+from headwater.spark.sources.lanes import split
+from tests.conformance.frames import Delivery
+
+PIPELINE, SINK = "shop", "copy"
+PATIENCE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Applying:
+    """A run of the sink; `session` is the connection that a worker would keep."""
+
+    sink: PostgresSink
+    address: Address
+    epoch: int
+    session: Session
+
+    def write(self, delivery: Delivery, *, is_alone: bool = False) -> Written:
+        """All frames in one task."""
+        with closing(connect_sync(self.address.state_url)) as state:
+            letters = list_open(state, PIPELINE, SINK)
+        writer = LaneWriter(self.address, self.session, self.epoch, is_alone)
+        return writer.write(Frames(delivery.frames), delivery.span, letters)
+
+
+def build(
+    source: str, target: str, tables: Sequence[str], *, patience: timedelta = PATIENCE, **settings: bool
+) -> PostgresSink:
+    """The state is kept at the source."""
+    chosen = PostgresSinkSettings(name=SINK, url=target, **settings)
+    return PostgresSink(chosen, pipeline=PIPELINE, source_url=source, state_url=source, tables=tables, patience=patience)
+
+
+@contextmanager
+def applying(source: str, target: str, tables: Sequence[str], *, patience: timedelta = PATIENCE) -> Iterator[Applying]:
+    sink = build(source, target, tables, patience=patience)
+    sink.open()
+    with closing(connect_sync(target)) as connection:
+        (epoch,) = fetch_sync(connection, statements.hold_epoch(PIPELINE, SINK, []))
+    session = Session(target)
+    try:
+        yield Applying(sink, Address(PIPELINE, SINK, target, source, patience), epoch, session)
+    finally:
+        session.close()
+        sink.close()
+
+
+def by_key(delivery: Delivery, lanes: int) -> list[Delivery]:
+    """The same changes in lanes by key, each lane a delivery."""
+    first = delivery.frames[0]
+    laned = list(split([frame.batch for frame in delivery.frames], lanes, LaneRule.KEY))
+    found: dict[int, list[Frame]] = {}
+    for one in laned:
+        found.setdefault(one.lane, []).append(replace(first, lane=one.lane, key_lane=one.key_lane, batch=one.batch))
+    return [Delivery(tuple(frames), delivery.span) for _, frames in sorted(found.items())]
+
+
+def after(delivery: Delivery, number: int) -> Position:
+    """The bound behind so many changes."""
+    position = delivery.changes[number].position
+    return Position(position.commit_lsn, position.ordinal)
+
+
+def rows(url: str, table: str) -> list[str]:
+    """A table's rows as texts, in order."""
+    with closing(connect_sync(url)) as connection:
+        query = sql.SQL('select t::text from {} as t order by t::text collate "C"').format(sql.Identifier(table))
+        return [row for (row,) in connection.execute(query).fetchall()]
+
+
+def execute(url: str, *lines: str) -> None:
+    with closing(connect_sync(url)) as connection:
+        for line in lines:
+            connection.execute(line.encode())
+
+
+def letters(url: str) -> list[LetterSummary]:
+    with closing(connect_sync(url)) as connection:
+        return list_letters(connection, pipeline=PIPELINE)

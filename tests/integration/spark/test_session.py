@@ -1,0 +1,72 @@
+"""What a start of Spark prints, in a process of its own: nothing, unless something is wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.spark import java_home, quick_settings
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from pyspark.errors import AnalysisException
+from headwater.spark.session import build_session
+
+before = dict(os.environ)
+java_options, java_home = sys.argv[1:]
+session = build_session(
+    "quiet", master="local[1]", settings={"spark.driver.extraJavaOptions": java_options}, java_home=Path(java_home)
+)
+assert {key: value for key, value in os.environ.items() if "JAVA" in key} == {
+    key: value for key, value in before.items() if "JAVA" in key
+}
+assert session.range(3).count() == 3
+try:
+    session.sql("select nothing from nowhere")
+except AnalysisException:
+    pass
+if "complain" in java_options:
+    session._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.Trouble").error("a disk is full")
+session.stop()
+"""
+
+
+def stderr_of(*options: str) -> str:
+    java = java_home()
+    java_options = " ".join([quick_settings(java)["spark.driver.extraJavaOptions"], *options])
+    command = [sys.executable, "-c", PROGRAM, java_options, str(java)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stderr
+
+
+def test_a_session_starts_without_a_word_and_leaves_the_environment_as_it_was():
+    assert stderr_of() == ""
+
+
+def test_an_error_that_spark_logs_is_seen():
+    assert "spark ERROR Trouble: a disk is full" in stderr_of("-Dcomplain=yes")
+
+
+@pytest.mark.parametrize(
+    ("master", "setting", "said"),
+    [
+        (
+            "local[1]",
+            "spark.driver.port=none",
+            "The value 'none' in the config \"spark.driver.port\" is invalid; correct its",
+        ),
+        ("nowhere", "spark.driver.port=0", "Spark's Java has ended before it was ready, and says above why"),
+    ],
+)
+def test_a_spark_that_cannot_start_is_wrong_configuration(master, setting, said):
+    program = (
+        "import sys; from headwater.spark import build_session;"
+        "build_session('x', master=sys.argv[1], settings=dict([sys.argv[2].split('=')]))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program, master, setting], capture_output=True, text=True, timeout=200)
+
+    assert done.stderr.splitlines()[-1].startswith("headwater.errors.SettingsError: ")
+    assert said in done.stderr.splitlines()[-1]

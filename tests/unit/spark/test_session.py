@@ -1,0 +1,42 @@
+"""The settings of a session: ours, the user's on top, and those that are refused. No Spark is started."""
+
+import pytest
+
+from headwater.errors import SettingsError
+from headwater.spark.session import merge
+
+
+def test_the_user_s_settings_win_over_ours():
+    assert merge("local[2]", {})["spark.sql.shuffle.partitions"] == "8"
+    assert merge("local[2]", {"spark.sql.shuffle.partitions": "3"})["spark.sql.shuffle.partitions"] == "3"
+
+
+def test_only_a_local_session_is_bound_to_loopback():
+    assert merge("local[*]", {})["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in merge("spark://cluster:7077", {})
+
+
+def test_java_options_of_the_user_s_are_kept_beside_ours():
+    options = merge("local", {"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"]
+
+    assert "log4j2.properties" in options
+    assert options.endswith(" -Xss4m")
+
+
+def test_a_log_configuration_of_the_user_s_replaces_ours():
+    given = "-Dlog4j2.configurationFile=mine.properties"
+
+    assert merge("local", {"spark.driver.extraJavaOptions": given})["spark.driver.extraJavaOptions"] == given
+
+
+@pytest.mark.parametrize("key", ["spark.speculation", "spark.sql.streaming.asyncProgressTracking.enabled"])
+def test_what_would_repeat_or_lose_changes_cannot_be_switched_on(key):
+    with pytest.raises(SettingsError, match=f"{key} cannot be switched on"):
+        merge("local", {key: "True"})
+
+    assert merge("local", {key: "false"})[key] == "false"
+
+
+def test_a_setting_that_is_not_spark_s_is_named():
+    with pytest.raises(SettingsError, match=r"'driver\.memory' is no setting of Spark"):
+        merge("local", {"driver.memory": "2g"})
