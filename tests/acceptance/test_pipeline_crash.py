@@ -228,8 +228,7 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
             eventually(lambda: _has_slot(source.url), seconds=90)
             with Load(source.url, seed=7):
                 for number in range(ROUNDS):
-                    before = _delivered(target.url)
-                    eventually(lambda seen=before: _delivered(target.url) > seen, seconds=120)
+                    _wait_for_more(target.url)
                     Event().wait(choose.random())
                     victims = VICTIMS if LONG else SHORT
                     killed.append(victims[number % len(victims)])
@@ -250,6 +249,11 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
         )
         assert source_rows == target_rows
         assert (lost, twice, backwards) == (0, 0, 0)
+
+
+def _wait_for_more(target: str) -> None:
+    before = _delivered(target)
+    eventually(lambda: _delivered(target) > before, seconds=120)
 
 
 def _has_slot(url: str) -> bool:
