@@ -1,8 +1,10 @@
 """Streams of changes to test with: messages as a server sends them, and a reader of the source driven without Spark."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -177,6 +179,28 @@ def ranges(reader: ChangesReader, changes: int, start: dict[str, Any] | None = N
         yield each
         at, found = each.end, found + sum(sum(partition.changes) for partition in each.partitions)
     assert found == changes, f"{found} changes came, and {changes} were made"
+
+
+def digest(reader: ChangesReader, found: Range) -> dict[str, tuple[int, str]]:
+    """How many rows each lane gives to Spark, and a hash over them in their order."""
+    digests = {}
+    for partition in found.partitions:
+        rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+        digests[str(partition.lane)] = (len(rows), sha256(repr(rows).encode()).hexdigest())
+    return digests
+
+
+def replay(
+    options: dict[str, object], logged: list[tuple[dict[str, Any], dict[str, Any]]], every: int
+) -> list[dict[str, tuple[int, str]]]:
+    """Plan and read ranges as they were logged, with a new reader for each so many; on one core, in a process of its own."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    digests = []
+    for first in range(0, len(logged), every):
+        with reading(**options) as reader:
+            for start, end in logged[first : first + every]:
+                digests.append(digest(reader, Range(start, end, reader.partitions(start, end))))
+    return digests
 
 
 def position(offset: dict[str, Any]) -> Position:

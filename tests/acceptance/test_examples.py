@@ -1,31 +1,52 @@
 """What the examples and the documentation show is true: programs run, commands and tests that are named exist."""
 
 import doctest
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import date
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 import typer.main
 
 from headwater.capture import CaptureSettings
+from headwater.capture.provision import provision
 from headwater.cli.app import app
+from headwater.errors import SettingsError
 from headwater.postgres.connect import connect_sync
+from headwater.spark.sources.options import parse_options
+from tests.servers import fresh_database
+from tests.spark import java_home, quick_settings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ON_SPARK = {"changes_in_a_notebook.py"}
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-INCLUDE = re.compile(r"^(examples/\w+\.py)(?::(\d+):(\d+))?$", re.MULTILINE)
+INCLUDE = re.compile(r"^(examples/[\w/]+\.\w+)(?::(\d+):(\d+))?$", re.MULTILINE)
 
 # What each example must print, in this order; what differs from run to run (positions, times) is left out.
 PRINTED = {
     "apply_exactly_once.py": ["applied", "the reader crashed", "left out", "equal"],
+    "changes_in_a_notebook.py": [
+        "the first query makes the slot; the parcel from before is not in it:\n"
+        "the second one gets what was written since:\n"
+        "  courier  c     2\n"
+        "  courier  u_pk  1\n"
+        "  parcel   c     1,000\n"
+        "  parcel   d     10\n"
+        "  parcel   u     101\n",
+    ],
     "columns_to_arrow.py": [
         "reading I: 50,000 rows",
         "add up to 1,250,025.000",
@@ -68,15 +89,72 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name not in ON_SPARK], ids=lambda path: path.name)
 def test_an_example_runs_by_itself_and_prints_what_it_shows(example):
     result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, timeout=100)
 
     assert (result.returncode, result.stderr) == (0, "")
-    places = []
+    assert_printed(result.stdout, example)
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name in ON_SPARK], ids=lambda path: path.name)
+def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example):
+    result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+    assert result.returncode == 0, result.stderr
+    assert_printed(result.stdout, example)
+
+
+def assert_printed(printed: str, example: Path) -> None:
+    places: list[int] = []
     for wanted in PRINTED[example.name]:
-        places.append(result.stdout.find(wanted, places[-1] if places else 0))
-        assert places[-1] >= 0, f"{wanted!r} is not in its place in:\n{result.stdout}"
+        places.append(printed.find(wanted, places[-1] if places else 0))
+        assert places[-1] >= 0, f"{wanted!r} is not in its place in:\n{printed}"
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_person(postgres18, database, tmp_path):
+    with fresh_database(postgres18.url) as target:
+        directory = shutil.copytree(ROOT / "examples" / "pipeline", tmp_path / "pipeline")
+        spark = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in quick_settings(java_home()).items())
+        with (directory / "headwater.toml").open("a", encoding="utf-8") as file:
+            file.write(f'\n[spark]\nmaster = "local[2]"\n{spark}')
+        environ = os.environ | {"SOURCE_URL": database, "TARGET_URL": target, "HASH_SALT": "pepper"}
+        write_customers(database)
+
+        for command in (["check"], ["run", "--once"]):
+            program = [sys.executable, "-m", "headwater.cli", *command]
+            result = subprocess.run(program, cwd=directory, env=environ, capture_output=True, text=True, timeout=140)
+            assert result.returncode == 0, result.stdout + result.stderr
+
+        with connect_sync(target) as connection:
+            customers = connection.execute("select * from customers").fetchall()
+            orders = connection.execute("select id, status from orders order by id").fetchall()
+    hashed = sha256(b"pepperada@example.com").hexdigest()
+    assert customers == [(1, "Ada", hashed, "***", date(1815, 1, 1))]
+    assert orders == [(1, "paid")]
+    kept = ds.dataset(directory / "history" / "changes").to_table(columns=["table", "op", "after"]).to_pylist()
+    assert sorted((row["table"], row["op"]) for row in kept) == [
+        ("customers", "c"),
+        ("orders", "c"),
+        ("orders", "c"),
+        ("orders", "d"),
+    ]
+    assert not any(secret in str(kept) for secret in ("ada@", "555-0100", "1815-12-10", "draft"))
+
+
+def write_customers(url: str) -> None:
+    """What the pipeline among the examples is about, written after its slot was made."""
+    with connect_sync(url) as connection:
+        connection.execute("create table customers (id int primary key, name text, email text, phone text, born date)")
+        connection.execute("create table orders (id int primary key, customer int, status text)")
+        provision(url, "headwater_shop", "headwater_shop", ("customers", "orders"))
+        connection.execute("insert into customers values (1, 'Ada', 'ada@example.com', '555-0100', '1815-12-10')")
+        connection.execute("insert into orders values (1, 1, 'paid'), (2, 1, 'draft'), (3, 1, 'paid')")
+        connection.execute("delete from orders where id = 3")
 
 
 @pytest.mark.timeout(120)
@@ -94,8 +172,7 @@ def test_a_change_that_was_applied_before_the_crash_is_not_applied_again():
 
 @pytest.mark.timeout(60)
 def test_the_program_in_the_readme_prints_changes(database):
-    (program,) = [block for page, block in blocks("python") if page.name == "README.md"]
-    assert "postgresql://capture@db.example.com/shop" in program
+    program = readme_program("Capture(settings)")
     with connect_sync(database) as connection:
         connection.execute("create table customers (id int primary key, name text)")
         connection.execute("create publication headwater_shop for table customers")
@@ -108,6 +185,31 @@ def test_the_program_in_the_readme_prints_changes(database):
             client.terminate()
     assert line.endswith(".0 c customers {'id': 1} {'id': 1, 'name': 'Ada'}\n")
     assert ".headwater_shop." in line
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_the_notebook_in_the_readme_finds_what_was_committed_since_the_last_time(spark, database, capsys):
+    program = readme_program("readStream").replace("postgresql://capture@db.example.com/shop", database)
+    with connect_sync(database) as connection:
+        connection.execute("create table customers (id int primary key, name text)")
+        connection.execute("create table orders (id int primary key)")
+        connection.execute("insert into customers values (1, 'from before')")
+        exec(program, {"spark": spark})
+        first = capsys.readouterr().out
+        connection.execute("insert into customers values (2, 'Ada'), (3, 'Grace')")
+        connection.execute("update customers set name = 'Ada L.' where id = 2")
+        exec(program, {"spark": spark})
+    assert re.findall(r"\|\s*(\w+)\|\s*(\w+)\|\s*(\d+)\|", first) == []
+    shown = re.findall(r"\|\s*(\w+)\|\s*(\w+)\|\s*(\d+)\|", capsys.readouterr().out)
+    assert sorted(shown) == [("customers", "c", "2"), ("customers", "u", "1")]
+
+
+def readme_program(word: str) -> str:
+    """The one program in the README that has a word in it."""
+    (program,) = [block for page, block in blocks("python") if page.name == "README.md" and word in block]
+    assert "postgresql://capture@db.example.com/shop" in program
+    return program
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -173,6 +275,7 @@ def test_what_is_included_of_an_example_is_whole():
         for file, first, last in INCLUDE.findall(page.read_text(encoding="utf-8")):
             lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
             if first:
+                assert file.endswith(".py")
                 part, behind = lines[int(first) - 1 : int(last)], lines[int(last) :]
                 begins, goes_on = (next(line for line in some if line) for some in (part, behind))
                 assert begins.startswith("def "), f"{name_of(page)} begins in the middle of {file}"
@@ -188,6 +291,15 @@ def test_the_settings_in_the_guide_have_the_defaults_of_the_code():
     for name in ("status_interval", "slot_patience"):
         assert shown[name] == f"{getattr(settings, name).total_seconds():.0f} s", name
     assert {field.name for field in fields(settings)} <= set(re.findall(r"`(\w+)`", page))
+
+
+def test_the_options_in_the_notebook_guide_are_those_of_the_source():
+    page = (ROOT / "docs" / "guides" / "notebook.md").read_text(encoding="utf-8")
+    table = page.partition("## Options")[2].partition("##")[0]
+    shown = {name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)}
+    with pytest.raises(SettingsError) as caught:
+        parse_options({"??": ""})
+    assert shown == set(str(caught.value).partition("there are ")[2].split(", "))
 
 
 def test_links_between_files_of_the_repository_lead_somewhere():

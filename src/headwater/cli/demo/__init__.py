@@ -1,4 +1,4 @@
-"""`headwater demo`: capture at work on a private server, and the proof that nothing was lost."""
+"""`headwater demo`: a whole pipeline at work on private servers, and the proof that nothing was lost."""
 
 from headwater.cli.demo.command import demo
 

@@ -1,6 +1,7 @@
 """The command: a server, a run on it, a report, and nothing left behind."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from headwater.cli.demo.run import run
 from headwater.cli.demo.show import print_report
 from headwater.cli.demo.view import View, choose_view
 from headwater.cli.output import print_json
+from headwater.cli.pipeline import require_spark
 from headwater.cli.session import session
 from headwater.cli.signals import Stopped, stop_on_sigterm
 from headwater.embedded import EmbeddedPostgres, PostgresSettings, url_or_embedded
@@ -24,16 +26,18 @@ def demo(
     url: Url = "",
     json: Json = False,
 ) -> None:
-    """Watch capture at work: a private PostgreSQL, traffic of all kinds, and a comparison row by row at the end.
+    """Watch a pipeline at work: PostgreSQL to Spark to a second database, and a comparison row by row at the end.
 
-    It needs nothing: it starts a server of its own and stops it again. While that is being written to (inserts, updates,
-    deletes, truncates, keys that change, large values that do not, transactions that are rolled back, and one of 100,000
-    rows), the changes are captured by logical replication, and a replica is kept from them in memory. In the end the
-    replica must be equal to the tables, and each kind of change must have come as often as it was committed.
+    It needs nothing: it starts a PostgreSQL of its own and stops it again, and Spark runs on the Java of the machine, or on
+    the one that comes with `headwater[embedded]`. While tables are being written to (inserts, updates, deletes, truncates,
+    keys that change, large values that do not, transactions that are rolled back, and one of 100,000 rows), a pipeline as
+    `headwater run` runs it reads the changes by logical replication and applies them to a second database. In the end both
+    databases must be equal, row by row.
 
-    With --url it runs on that server, in a schema and a publication headwater_demo that it removes at the end.
+    With --url it runs on that server, with a schema, a publication and a slot headwater_demo, and a second database
+    headwater_demo_target; all of it is removed at the end. The role has to be one that may replicate and create databases.
 
-    The exit code is 0 if nothing was lost, and 1 otherwise.
+    The exit code is 0 if source and target are equal, and 1 otherwise; then the differences are named.
 
     Examples:
 
@@ -41,8 +45,9 @@ def demo(
         headwater demo --seconds 60 --json
         headwater demo --url postgresql://postgres@db.example.com/scratch
     """
+    require_spark()
     started = time.monotonic()
-    with _interruptible(), choose_view() as view:
+    with _interruptible(), _quiet(), choose_view() as view:
         report = _report(url, seconds, view)
     report = dataclasses.replace(report, seconds=time.monotonic() - started)
     if json:
@@ -72,6 +77,19 @@ def _server_settings() -> PostgresSettings:
             "logical_decoding_work_mem": "4MB",
         }
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what a pipeline logs of its course, which the view shows, unless somebody wants to see everything."""
+    ours = logging.getLogger("headwater")
+    before = ours.level
+    if ours.getEffectiveLevel() == logging.INFO:
+        ours.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
 
 
 @contextmanager

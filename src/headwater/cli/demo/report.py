@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headwater.cli.demo.replica import Comparison
+from headwater.cli.demo.compare import Comparison
 from headwater.cli.demo.tally import Large
 from headwater.cli.demo.view import KINDS
 from headwater.model import Op
@@ -31,11 +31,20 @@ class Wal:
 
 
 @dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the target was behind the source, in seconds: at half of all looks at most so much, and so on."""
+
+    median: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table: what was written to it and captured of it by kind of change, and how the rows compare."""
+    """One table: what was written to it, by kind of change, how many changes were delivered, and how the rows compare."""
 
     written: Mapping[Op, int]
-    captured: Mapping[Op, int]
+    delivered: int
     comparison: Comparison
 
     @property
@@ -44,67 +53,69 @@ class TableReport:
 
     @property
     def differences(self) -> list[str]:
-        """What is not as it should be, in words."""
-        counts = [
-            f"{self.name}: {self.written[op]:,} {kind} were written, {self.captured[op]:,} captured"
-            for op, kind in KINDS.items()
-            if self.written[op] != self.captured[op]
-        ]
-        return [*counts, *self.comparison.differences]
+        """What is not as it should be, in words; what was delivered again after a restart is no loss."""
+        written = sum(self.written.values())
+        lost = [f"{self.name}: {written:,} changes were written, {self.delivered:,} delivered"]
+        return [*(lost if self.delivered < written else ()), *self.comparison.differences]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole of it. Latencies are from a commit to its rows being in the replica, in milliseconds."""
+    """The whole of it. `applied` are the changes that the target has taken, `letters` those that it could not take."""
 
     server: Server
     tables: list[TableReport]
-    transactions_written: int
-    transactions_captured: int
+    transactions: int
     rolled_back: Counter[str]
-    largest: Large
-    latency_median_ms: float
-    latency_p99_ms: float
-    kept_values: int
+    applied: int
+    letters: int
+    rows_per_second: float
+    large: Large
+    lag: Lag
     wal: Wal
     seconds: float
 
     @property
     def changes(self) -> int:
-        return sum(sum(table.captured.values()) for table in self.tables)
+        return sum(table.delivered for table in self.tables)
 
     @property
     def differences(self) -> list[str]:
-        """All that is not as it should be; empty if nothing was lost and nothing came twice."""
-        written, captured = self.transactions_written, self.transactions_captured
-        found = [f"{written:,} transactions were committed, {captured:,} captured"] if written != captured else []
-        return [*found, *(line for table in self.tables for line in table.differences)]
+        """All that is not as it should be; empty if nothing was lost and nothing was applied twice."""
+        written = sum(sum(table.written.values()) for table in self.tables)
+        repeated = [f"{written:,} changes were written, {self.applied:,} applied"] if self.applied > written else []
+        letters = [f"{self.letters:,} changes were put aside as dead letters"] if self.letters else []
+        return [*repeated, *letters, *(line for table in self.tables for line in table.differences)]
 
     @property
     def is_equal(self) -> bool:
         return not self.differences
 
     def as_json(self) -> dict[str, object]:
+        large = {
+            "rows": self.large.rows,
+            "seconds": round(self.large.seconds, 3),
+            "per_second": round(self.large.per_second),
+        }
         return {
             "equal": self.is_equal,
             "differences": self.differences,
             "server": dataclasses.asdict(self.server),
             "seconds": round(self.seconds, 3),
             "changes": self.changes,
+            "rows_per_second": round(self.rows_per_second),
             "tables": {table.name: _table_json(table) for table in self.tables},
-            "transactions": {"written": self.transactions_written, "captured": self.transactions_captured},
+            "transactions": self.transactions,
             "rolled_back": dict(self.rolled_back),
-            "largest_transaction": {**dataclasses.asdict(self.largest), "per_second": round(self.largest.per_second)},
-            "latency_ms": {"median": round(self.latency_median_ms, 3), "p99": round(self.latency_p99_ms, 3)},
-            "unchanged_values_kept": self.kept_values,
+            "applied": self.applied,
+            "letters": self.letters,
+            "large_transaction": large,
+            "lag_seconds": {name: round(value, 3) for name, value in dataclasses.asdict(self.lag).items()},
             "wal_bytes": dataclasses.asdict(self.wal),
         }
 
 
 def _table_json(table: TableReport) -> dict[str, object]:
-    rows = {name: getattr(table.comparison, name) for name in ("equal", "missing", "extra", "different", "strays")}
-    return {"written": _by_name(table.written), "captured": _by_name(table.captured), "rows": rows}
-
-
-def _by_name(counts: Mapping[Op, int]) -> dict[str, int]:
-    return {kind.replace(" ", "_"): counts[op] for op, kind in KINDS.items()}
+    rows = {name: getattr(table.comparison, name) for name in ("equal", "missing", "extra", "different")}
+    written = {kind.replace(" ", "_"): table.written[op] for op, kind in KINDS.items()}
+    return {"written": written, "delivered": table.delivered, "rows": rows}

@@ -1,62 +1,47 @@
-"""One run: set the stage, capture while the traffic is written, compare, and sum it up."""
+"""One run: set the stage, deliver while the traffic is written, compare source and target, and sum it up."""
 
-import secrets
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from tempfile import TemporaryDirectory
 
-from headwater.capture import Capture, CaptureSettings, CatalogTypes
 from headwater.capture.statements import wal_position
-from headwater.cli.demo.follow import Follower
+from headwater.cli.demo.compare import compare
+from headwater.cli.demo.delivery import Delivery, Route
 from headwater.cli.demo.gauge import Gauge
-from headwater.cli.demo.replica import Replica
-from headwater.cli.demo.report import Report, Server, TableReport, Wal
-from headwater.cli.demo.stage import read_table, staged
-from headwater.cli.demo.statements import PUBLICATION, read_clock
-from headwater.cli.demo.tally import Tally, percentile
-from headwater.cli.demo.traffic import Traffic
+from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
+from headwater.cli.demo.stage import Stage, read_table, staged
+from headwater.cli.demo.statements import read_clock
+from headwater.cli.demo.tally import Large, percentile
+from headwater.cli.demo.traffic import Traffic, write_first
 from headwater.cli.demo.view import KINDS, View
-from headwater.postgres.catalog import Table
+from headwater.cli.demo.watch import Watch, delivered_by_table
 from headwater.postgres.connect import Connection, describe
 from headwater.postgres.statements import fetch_sync
 
-# Small, so that the screen moves on several times a second also while the large transaction is applied.
-_BATCH_BYTES = 256 * 1024
-
 
 def run(connection: Connection, url: str, seconds: float, view: View, *, is_private: bool) -> Report:
-    """Write for so many seconds, capture it all, and say how the replicas compare."""
+    """Write for so many seconds, deliver it all, and say how source and target compare."""
     version = connection.info.parameter_status("server_version") or "?"
     server = Server(describe(url), version.split()[0], is_private)
-    view.step(f"Creating tables, a publication and a slot on PostgreSQL {server.version}")
-    with staged(connection, url) as tables, Capture(_settings(url)) as capture:
-        follower = _follower(connection, url, capture, tables)
-        (begin,) = fetch_sync(connection, wal_position())
-        view.begin(seconds)
-        with Traffic(url, seconds) as traffic:
-            follower.follow(traffic, view.show)
-        capture.report()
-        follower.gauge.look(now=True)
-        view.step("Comparing tables and replicas, row by row")
-        reports = [_compare(connection, table, follower, traffic) for table in tables]
-        return _report(server, reports, follower, traffic, (traffic.end or begin) - begin)
-
-
-def _settings(url: str) -> CaptureSettings:
-    """A temporary slot: should all else fail, the server forgets it when the connection ends."""
-    return CaptureSettings(
-        url=url,
-        slot=f"headwater_demo_{secrets.token_hex(4)}",
-        publications=(PUBLICATION,),
-        temporary=True,
-        batch_bytes=_BATCH_BYTES,
-        status_interval=timedelta(milliseconds=250),
-    )
-
-
-def _follower(connection: Connection, url: str, capture: Capture, tables: Sequence[Table]) -> Follower:
-    replicas = {table.name: Replica(table.name, table.key) for table in tables}
-    gauge = Gauge(connection, capture.lineage.slot)
-    return Follower(capture, CatalogTypes(url), gauge, _server_clock(connection), replicas, Tally())
+    view.step(f"Creating tables, a slot and a second database on PostgreSQL {server.version}")
+    with staged(connection, url) as stage, TemporaryDirectory(prefix="headwater-demo-") as directory:
+        gauge, (begin,) = Gauge(connection), fetch_sync(connection, wal_position())
+        with Delivery(Route(url, stage.target_url, f"{directory}/checkpoint"), view.step) as delivery:
+            delivery.wait_until_running()
+            view.step("Delivering a first batch")
+            first = write_first(connection)
+            delivery.wait_for_rows(first.written.total())
+            view.begin(seconds)
+            began = time.monotonic()
+            with Traffic(url, seconds, first) as traffic:
+                watch = Watch(delivery, traffic, gauge, _server_clock(connection))
+                watch.until_delivered(view.show)
+            took = time.monotonic() - began
+        view.step("Comparing source and target, row by row")
+        tables = _compare(connection, stage, delivery, traffic)
+    wal = Wal((traffic.end or begin) - begin, gauge.peak_retained, gauge.retained, gauge.behind)
+    return _report(server, tables, delivery, traffic, watch, wal, took)
 
 
 def _server_clock(connection: Connection) -> Callable[[], datetime]:
@@ -67,25 +52,33 @@ def _server_clock(connection: Connection) -> Callable[[], datetime]:
     return lambda: datetime.now(UTC) + ahead
 
 
-def _compare(connection: Connection, table: Table, follower: Follower, traffic: Traffic) -> TableReport:
-    written, captured = traffic.written, follower.tally.counts
-    comparison = follower.replicas[table.name].compare(read_table(connection, table))
-    by_op = [{op: counts[table.name, op] for op in KINDS} for counts in (written, captured)]
-    return TableReport(by_op[0], by_op[1], comparison)
+def _compare(source: Connection, stage: Stage, delivery: Delivery, traffic: Traffic) -> list[TableReport]:
+    written, delivered = traffic.written, delivered_by_table(delivery)
+    return [
+        TableReport(
+            {op: written[table.name, op] for op in KINDS},
+            delivered.get(table.name, 0),
+            compare(table.name, table.key, read_table(source, table), read_table(stage.target, table)),
+        )
+        for table in stage.tables
+    ]
 
 
-def _report(server: Server, tables: list[TableReport], follower: Follower, traffic: Traffic, wal_bytes: int) -> Report:
-    tally, gauge = follower.tally, follower.gauge
+def _report(
+    server: Server, tables: list[TableReport], delivery: Delivery, traffic: Traffic, watch: Watch, wal: Wal, took: float
+) -> Report:
+    sinks = list(delivery.report.sinks.values()) if delivery.report else []
+    lags = watch.tally.lags
     return Report(
         server=server,
         tables=tables,
-        transactions_written=traffic.transactions,
-        transactions_captured=tally.transactions,
+        transactions=traffic.transactions,
         rolled_back=traffic.rolled_back,
-        largest=tally.largest,
-        latency_median_ms=percentile(tally.latencies, 0.5) * 1000,
-        latency_p99_ms=percentile(tally.latencies, 0.99) * 1000,
-        kept_values=sum(replica.kept_values for replica in follower.replicas.values()),
-        wal=Wal(wal_bytes, gauge.peak_retained, gauge.retained, gauge.behind),
+        applied=sum(sink.changes for sink in sinks),
+        letters=sum(sink.letters for sink in sinks),
+        rows_per_second=sum(table.delivered for table in tables) / took,
+        large=watch.large or Large(0, 0.0),
+        lag=Lag(percentile(lags, 0.5), percentile(lags, 0.99), max(lags, default=0.0)),
+        wal=wal,
         seconds=0.0,
     )

@@ -20,6 +20,7 @@ _PIPE_WIDTH = 110
 _NEXT: Final = (
     ("headwater check 'public.*' --url URL", "see whether a database is fit for it"),
     ("headwater tail 'public.*' --url URL", "follow its changes as they come"),
+    ("headwater init", "write a pipeline of your own, for `headwater run`"),
     ("headwater demo --seconds 60", "again, for longer, or with --url URL"),
     ("docs/quickstart.md", "read how to go on"),
 )
@@ -37,19 +38,19 @@ def print_report(report: Report) -> None:
 def _parts(report: Report) -> Iterator[Text | Table]:
     yield Text.assemble(
         ("Headwater", "bold cyan"),
-        f"  captured {report.changes:,} changes in {report.transactions_captured:,} transactions",
+        f"  delivered {report.changes:,} changes of {report.transactions:,} transactions to a second database",
     )
-    yield _captured(report.tables)
+    yield _written(report.tables)
     yield _compared(report.tables)
     yield _facts(report)
     yield _verdict(report)
     yield _next()
 
 
-def _captured(tables: Sequence[TableReport]) -> Table:
-    shown = columns("captured", *KINDS.values())
+def _written(tables: Sequence[TableReport]) -> Table:
+    shown = columns("written", *KINDS.values(), "delivered")
     for table in tables:
-        shown.add_row(table.name, *(number(table.captured[op]) for op in KINDS))
+        shown.add_row(table.name, *(number(table.written[op]) for op in KINDS), number(table.delivered))
     return shown
 
 
@@ -62,25 +63,25 @@ def _compared(tables: Sequence[TableReport]) -> Table:
 
 
 def _facts(report: Report) -> Table:
-    large, undone = report.largest, report.rolled_back
+    undone = report.rolled_back
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_row("server", f"PostgreSQL {report.server.version}, {_place(report.server)}")
-    facts.add_row("transactions", f"{report.transactions_written:,} committed, {report.transactions_captured:,} captured")
     facts.add_row(
         "rolled back",
         f"{undone['transactions']:,} transactions, {undone['savepoints']:,} savepoints, {undone['rows']:,} rows"
-        f"{'; none captured' if report.is_equal else ''}",
+        f"{'; none delivered' if report.is_equal else ''}",
     )
     facts.add_row(
-        "largest transaction",
-        f"{large.changes:,} rows at {large.per_second:,.0f} rows/s, in {large.seconds_after_commit:.1f} s after commit",
+        "large transaction",
+        f"{report.large.rows:,} rows, in the target {report.large.seconds:.1f} s after the commit: "
+        f"{report.large.per_second:,.0f} rows/s",
     )
+    facts.add_row("rate", f"{report.rows_per_second:,.0f} rows/s on average, all traffic taken together")
     facts.add_row(
-        "commit to captured",
-        f"median {_time(report.latency_median_ms)}, 99 % within {_time(report.latency_p99_ms)} (waiting for the largest)",
+        "lag",
+        f"median {_time(report.lag.median)}, 99 % within {_time(report.lag.p99)}, at most {_time(report.lag.largest)}",
     )
-    facts.add_row("unchanged TOAST", f"{report.kept_values:,} large values not in the updates, kept as they were")
     facts.add_row(
         "WAL",
         f"{human_bytes(report.wal.written)} written, {human_bytes(report.wal.unconfirmed)} unconfirmed, "
@@ -97,9 +98,9 @@ def _place(server: Server) -> str:
 def _verdict(report: Report) -> Text:
     if report.is_equal:
         rows = sum(table.comparison.equal for table in report.tables)
-        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and replica."
+        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and target."
         return Text(text, style="bold green")
-    return Text("\n".join(["The replica is NOT equal to the source:", *report.differences]), style="bold red")
+    return Text("\n".join(["The target is NOT equal to the source:", *report.differences]), style="bold red")
 
 
 def _next() -> Table:
@@ -115,5 +116,5 @@ def _wrong(count: int) -> Text:
     return Text(f"{count:,}", style="bold red" if count else "green")
 
 
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.2f} s"
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

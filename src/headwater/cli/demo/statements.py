@@ -14,14 +14,17 @@ SQL: Final = load("headwater.cli.demo", "sql/demo.sql")
 
 SCHEMA: Final = "headwater_demo"
 PUBLICATION: Final = "headwater_demo"
+SLOT: Final = "headwater_demo"
+TARGET: Final = "headwater_demo_target"
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A schema or a publication that bears our name; ours if a demo made it."""
+    """Something that bears a name of ours; ours if a demo made it, used if a demo is at work on it."""
 
-    kind: str
+    name: str
     is_ours: bool
+    is_used: bool
 
 
 def lock_demo() -> Statement[bool]:
@@ -37,8 +40,36 @@ def create_schema() -> Statement[None]:
     return SQL["create_schema"].compose()
 
 
+def create_tables() -> Statement[None]:
+    return SQL["create_tables"].compose()
+
+
 def mark_publication() -> Statement[None]:
     return SQL["mark_publication"].compose()
+
+
+def create_target() -> Statement[None]:
+    """Cannot run in a transaction."""
+    return SQL["create_target"].compose()
+
+
+def mark_target() -> Statement[None]:
+    return SQL["mark_target"].compose()
+
+
+def end_reader() -> Statement[bool]:
+    """A row if somebody has read the slot: whether that has ended."""
+    return SQL["end_reader"].bind(bool)
+
+
+def drop_slot() -> Statement[bool]:
+    """A row if there was a slot."""
+    return SQL["drop_slot"].bind(bool)
+
+
+def drop_target() -> Statement[None]:
+    """Cannot run in a transaction."""
+    return SQL["drop_target"].compose()
 
 
 def drop_publication() -> Statement[None]:

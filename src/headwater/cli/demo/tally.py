@@ -1,87 +1,53 @@
-"""What was captured, counted: changes by table and kind, transactions, how fast and how soon. Pure; time is passed in."""
+"""How fast and how soon changes were delivered, from looks at both ends. Pure; time is passed in."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from headwater.model import Lsn, Op
-
-# The rate that is shown is that of the last second: steady enough to read, quick enough to follow a burst.
-_RATE_SECONDS = 1.0
-
-
-@dataclass(slots=True)
-class _Transaction:
-    """One that is being captured: `taken_at` is when the first of it was there."""
-
-    committed_at: datetime
-    taken_at: datetime
-    changes: int = 0
+# The rate that is shown is that of the last seconds: steady enough to read, quick enough to follow a burst.
+_RATE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """The largest transaction: its changes, how long they took once the first was there, and how long after the commit."""
+    """The large transaction: its rows, and how long after its commit all of them were in the target."""
 
-    changes: int
+    rows: int
     seconds: float
-    seconds_after_commit: float
 
     @property
     def per_second(self) -> float:
-        return self.changes / self.seconds if self.seconds > 0 else 0.0
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
 
 
 class Tally:
-    """Counts changes as they are applied; `settle` ends the transactions that they belong to."""
+    """How far the target was behind at each look, in seconds, and how many changes came in a second.
 
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, Op]] = Counter()
-        self.latencies: list[float] = []
-        self.largest = Large(0, 0.0, 0.0)
-        self._open: dict[Lsn, _Transaction] = {}
+    The target is behind by the age of the last change that it has, unless it has them all, as it had when this began.
+    """
+
+    def __init__(self, began: datetime) -> None:
+        self._newest = began
+        self._seen: deque[tuple[datetime, int]] = deque([(began, 0)])
+        self.lags: list[float] = []
+        self.rate = 0.0
 
     @property
-    def changes(self) -> int:
-        return self.counts.total()
+    def lag(self) -> float:
+        return self.lags[-1] if self.lags else 0.0
 
-    @property
-    def transactions(self) -> int:
-        return len(self.latencies)
-
-    def begin(self, commit_lsn: Lsn, committed_at: datetime, taken_at: datetime) -> None:
-        """Changes of this transaction follow; it may have begun before."""
-        self._open.setdefault(commit_lsn, _Transaction(committed_at, taken_at))
-
-    def add(self, commit_lsn: Lsn, table: str, op: Op, count: int = 1) -> None:
-        self.counts[table, op] += count
-        self._open[commit_lsn].changes += count
-
-    def settle(self, now: datetime) -> None:
-        """All transactions that have begun are applied, as a whole."""
-        for transaction in self._open.values():
-            latency = (now - transaction.committed_at).total_seconds()
-            self.latencies.append(latency)
-            if transaction.changes > self.largest.changes:
-                self.largest = Large(transaction.changes, (now - transaction.taken_at).total_seconds(), latency)
-        self._open.clear()
-
-
-class Rate:
-    """How many a second, over the last one."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def at(self, seconds: float, count: int) -> float:
-        """The rate, now that there are so many at this time."""
-        self._seen.append((seconds, count))
-        while len(self._seen) > 2 and seconds - self._seen[1][0] >= _RATE_SECONDS:
+    def look(self, now: datetime, *, written: int, delivered: int, committed_at: datetime | None) -> None:
+        """So many changes are written and delivered now, the last of these committed at that time."""
+        self._newest = max(self._newest, committed_at or self._newest)
+        self.lags.append(max(0.0, (now - self._newest).total_seconds()) if delivered < written else 0.0)
+        self._seen.append((now, delivered))
+        while len(self._seen) > 2 and (now - self._seen[1][0]).total_seconds() >= _RATE_SECONDS:
             self._seen.popleft()
         since, before = self._seen[0]
-        return (count - before) / (seconds - since) if seconds > since else 0.0
+        seconds = (now - since).total_seconds()
+        self.rate = (delivered - before) / seconds if seconds > 0 else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,7 +1,7 @@
 """The traffic: mixed small transactions from one connection, and one of 100,000 rows from another in their midst.
 
-Each writer counts what it has committed, so that what is captured can be held against it. What is rolled back is counted
-apart: none of it may ever be captured.
+Each writer counts what it has committed, so that what is delivered can be held against it. What is rolled back is counted
+apart: none of it may ever be delivered.
 """
 
 import time
@@ -23,9 +23,9 @@ LOAD_ROWS: Final = 100_000
 # Some statements rather than one, so that a stop need not wait for all of it.
 _LOAD_STEPS = 10
 _ABORTED_ROWS = 5_000
-# Early enough to be captured before the end, late enough that there is something to see before it.
+# Early enough to be delivered before the end, late enough that there is something to see before it.
 _LOAD_AT = 0.3
-# Some 300 transactions a second: lively, with both cores of a small machine left to capture and the server.
+# Some 300 transactions a second: lively, with both cores of a small machine left to Spark and the server.
 _PAUSE_SECONDS = 0.02
 _ROUNDS_PER_TRUNCATE = 16
 # For the statement that is being run when the traffic is stopped.
@@ -49,7 +49,8 @@ class Writer:
                 with self._connection.transaction(force_rollback=True):
                     self.rolled_back.update(savepoints=1, rows=self._run(undone).total())
             counts.update(self._run(then))
-        self.written.update(counts)
+        # Another thread reads the counts at any time: they are replaced, and never change.
+        self.written = self.written + counts
         self.transactions += bool(counts.total())
 
     def roll_back(self, all_of_it: Iterable[Write]) -> None:
@@ -65,16 +66,29 @@ class Writer:
         return counts
 
 
-class Traffic:
-    """Threads that write until the time is up; `end` is then the WAL position behind all that they wrote."""
+def write_first(connection: Connection) -> Writer:
+    """One round of all small transactions, for a pipeline to begin with: its first batch takes Spark some seconds."""
+    writer = Writer(connection)
+    for transaction in _round(Random(), 0):
+        writer.commit(transaction)
+    return writer
 
-    def __init__(self, url: str, seconds: float) -> None:
+
+class Traffic:
+    """Threads that write until the time is up; `end` is then the WAL position behind all that they wrote.
+
+    `loading` tells that the large transaction has begun, `loaded_at` when it had committed, by the monotonic clock.
+    """
+
+    def __init__(self, url: str, seconds: float, first: Writer) -> None:
+        """To write for so many seconds; what `first` has written is a part of it."""
         self._url, self._seconds = url, seconds
         self._stopping = Event()
         self._mixer = Thread(target=self._guarded, args=(self._mix,), name="demo traffic", daemon=True)
         self._loader = Thread(target=self._guarded, args=(self._load,), name="demo load", daemon=True)
-        self._writers: list[Writer] = []
+        self._writers = [first]
         self.loading = False
+        self.loaded_at: float | None = None
         self.failure: Exception | None = None
         self.end: Lsn | None = None
 
@@ -131,6 +145,7 @@ class Traffic:
         half = LOAD_ROWS // 2
         aborted = [writes.write_readings(LOAD_ROWS + 1, LOAD_ROWS + _ABORTED_ROWS)]
         writer.commit(self._readings(1, half), undone=aborted, then=self._readings(half + 1, LOAD_ROWS))
+        self.loaded_at = time.monotonic()
 
     def _readings(self, first: int, last: int) -> Iterator[Write]:
         rows = LOAD_ROWS // _LOAD_STEPS

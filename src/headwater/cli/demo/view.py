@@ -34,21 +34,21 @@ _LINE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is: changes by table and kind, rows by replica, and whether the traffic is all written."""
+    """How far it is: changes written by table and kind, delivered by table; the lag is in seconds, and in bytes of WAL."""
 
-    counts: Counter[tuple[str, Op]] = field(default_factory=Counter)
-    rows: Mapping[str, int] = field(default_factory=dict)
-    transactions: int = 0
+    written: Counter[tuple[str, Op]] = field(default_factory=Counter)
+    delivered: Mapping[str, int] = field(default_factory=dict)
     rate: float = 0.0
+    lag: float = 0.0
     behind: int = 0
-    loading: bool = False
-    written: bool = False
+    is_loading: bool = False
+    is_written: bool = False
 
     @property
     def phase(self) -> str:
-        if self.written:
-            return "all is written; capturing the rest"
-        return "mixed traffic, and a transaction of 100,000 rows" if self.loading else "mixed traffic"
+        if self.is_written:
+            return "all is written; delivering the rest"
+        return "mixed traffic, and a transaction of 100,000 rows" if self.is_loading else "mixed traffic"
 
 
 class View(Protocol):
@@ -89,7 +89,7 @@ class LineView:
         typer.echo(f"{time.monotonic() - self._started:5.1f} s  {text}", err=True)
 
     def begin(self, seconds: float) -> None:
-        self.step(f"writing for {seconds:g} s, and capturing")
+        self.step(f"writing for {seconds:g} s, and delivering")
 
     def show(self, progress: Progress) -> None:
         if time.monotonic() >= self._next:
@@ -105,7 +105,7 @@ class LiveView:
         self._progress: Progress | None = None
         self._began, self._seconds = 0.0, 0.0
         self._live = Live(
-            console=Console(stderr=True),
+            console=Console(stderr=True, highlight=False),
             get_renderable=self._render,
             refresh_per_second=_FRAMES_PER_SECOND,
             # The report on the same screen says it all again.
@@ -130,7 +130,7 @@ class LiveView:
         self.step(progress.phase)
 
     def _render(self) -> RenderableType:
-        head = Text.assemble(("Headwater", "bold cyan"), "  captures what happens in PostgreSQL")
+        head = Text.assemble(("Headwater", "bold cyan"), "  moves what happens in PostgreSQL to a second database")
         if self._progress is None:
             return Padding(Group(head, "", self._spinner), (1, 2))
         progress = self._progress
@@ -148,10 +148,11 @@ class LiveView:
 
 
 def operations_table(progress: Progress) -> Table:
-    """Each table with what was captured of it, and how many rows its replica has."""
-    table = columns("table", *KINDS.values(), "rows now")
-    for name, rows in progress.rows.items():
-        table.add_row(name, *(number(progress.counts[name, op]) for op in KINDS), Text(f"{rows:,}", style="cyan"))
+    """Each table with what was written to it, and how many changes of it were delivered."""
+    table = columns("table", *KINDS.values(), "delivered")
+    for name in sorted({name for name, _ in progress.written}):
+        delivered = Text(number(progress.delivered.get(name, 0)), style="cyan")
+        table.add_row(name, *(number(progress.written[name, op]) for op in KINDS), delivered)
     return table
 
 
@@ -172,6 +173,6 @@ def number(count: int) -> str:
 def summary(progress: Progress) -> str:
     """The figures that are not a table's."""
     return (
-        f"{progress.transactions:,} transactions, {progress.counts.total():,} changes captured, "
-        f"{progress.rate:,.0f} a second, {human_bytes(progress.behind)} behind"
+        f"{progress.written.total():,} changes written, {sum(progress.delivered.values()):,} delivered, "
+        f"{progress.rate:,.0f} rows/s, lag {progress.lag:.1f} s, {human_bytes(progress.behind)}"
     )

@@ -1,4 +1,4 @@
-"""What the traffic consists of: writes, each of one kind to one table, which know what capture should make of them."""
+"""What the traffic consists of: writes, each of one kind to one table, which know what changes they give."""
 
 from dataclasses import dataclass
 from types import NoneType

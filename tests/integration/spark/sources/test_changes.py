@@ -87,6 +87,26 @@ def test_a_transaction_within_the_limit_is_never_cut_however_slowly_it_comes(dat
     assert [len(each.changes()) for each in found] == [12000]
 
 
+@pytest.mark.parametrize("streaming", ["true", "false"])
+def test_a_transaction_that_ends_with_much_that_is_no_change_ends_where_it_ends(database, streaming):
+    """Its last pieces hold nothing to deliver, and still say that it is whole."""
+    with prepare(database) as connection:
+        connection.execute(f"alter database \"{connection.info.dbname}\" set logical_decoding_work_mem = '64kB'".encode())
+        connection.execute("begin")
+        connection.execute("insert into item select generate_series(1, 10)")
+        connection.execute("select pg_logical_emit_message(true, 'app', repeat('x', 50000)) from generate_series(1, 20)")
+        connection.execute("commit")
+        with reading(**_options(database, maxBytesPerTrigger=128 * KIB, streaming=streaming)) as reader:
+            (found,) = ranges(reader, 10)
+            assert position(found.end).ordinal == 0
+
+            def has_moved() -> bool:
+                assert reader.latestOffset(found.end, reader.getDefaultReadLimit()) == found.end
+                return confirmed_flush(connection) >= position(found.end).commit_lsn
+
+            eventually(has_moved)
+
+
 @pytest.mark.timeout(120)
 def test_a_transaction_larger_than_memory_goes_through_disk_and_comes_whole(database, tmp_path):
     rows = 200_000

@@ -5,28 +5,28 @@ from collections import Counter
 
 import pytest
 
-from headwater.cli.demo.replica import Comparison
-from headwater.cli.demo.report import Report, Server, TableReport, Wal
+from headwater.cli.demo.compare import Comparison
+from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
 from headwater.cli.demo.show import print_report
 from headwater.cli.demo.tally import Large
 from headwater.cli.demo.view import KINDS
 from headwater.model import Op
 
-COUNTS = {**dict.fromkeys(KINDS, 0), Op.INSERT: 1200, Op.UPDATE_KEY: 3}
+WRITTEN = {**dict.fromkeys(KINDS, 0), Op.INSERT: 1200, Op.UPDATE_KEY: 3}
 
 
 @pytest.fixture
 def report():
     return Report(
         server=Server("me@db:5432/shop", "18.1", is_private=True),
-        tables=[TableReport(COUNTS, COUNTS, Comparison("item", equal=1200))],
-        transactions_written=7,
-        transactions_captured=7,
+        tables=[TableReport(WRITTEN, 1203, Comparison("item", equal=1200))],
+        transactions=7,
         rolled_back=Counter(transactions=2, savepoints=1, rows=9),
-        largest=Large(1000, 0.5, 0.75),
-        latency_median_ms=1.25,
-        latency_p99_ms=1500.0,
-        kept_values=11,
+        applied=1203,
+        letters=0,
+        rows_per_second=321.4,
+        large=Large(1000, 0.5),
+        lag=Lag(median=0.125, p99=1.5, largest=2.0),
         wal=Wal(written=3 * 1024 * 1024, peak_retained=2048, retained=1024, unconfirmed=0),
         seconds=12.0,
     )
@@ -36,26 +36,34 @@ def with_table(report, **changed):
     return dataclasses.replace(report, tables=[dataclasses.replace(report.tables[0], **changed)])
 
 
-def test_a_report_is_equal_if_every_count_and_every_row_is(report):
+def test_a_report_is_equal_if_every_change_came_and_every_row_is_equal(report):
     assert report.is_equal
     assert report.changes == 1203
 
 
-def test_a_change_that_was_written_and_not_captured_is_named_by_table_and_kind(report):
-    short = with_table(report, captured={**COUNTS, Op.UPDATE_KEY: 2})
+def test_a_change_that_was_written_and_not_delivered_is_a_difference(report):
+    short = with_table(report, delivered=1202)
 
     assert not short.is_equal
-    assert short.differences == ["item: 3 key changes were written, 2 captured"]
+    assert short.differences == ["item: 1,203 changes were written, 1,202 delivered"]
 
 
-def test_a_transaction_that_was_not_captured_is_a_difference(report):
-    assert dataclasses.replace(report, transactions_captured=6).differences == ["7 transactions were committed, 6 captured"]
+def test_a_change_that_came_again_and_was_left_out_by_the_target_is_none(report):
+    assert with_table(report, delivered=1300).is_equal
+
+
+def test_a_change_that_was_applied_twice_is_a_difference(report):
+    assert dataclasses.replace(report, applied=1204).differences == ["1,203 changes were written, 1,204 applied"]
+
+
+def test_a_change_that_the_target_could_not_take_is_a_difference(report):
+    assert dataclasses.replace(report, letters=2).differences == ["2 changes were put aside as dead letters"]
 
 
 def test_a_row_that_is_not_equal_is_a_difference(report):
-    wrong = Comparison("item", equal=1199, missing=1, named=["item id=4 is missing in the replica"])
+    wrong = Comparison("item", equal=1199, missing=1, named=["item id=4 is missing in the target"])
 
-    assert with_table(report, comparison=wrong).differences == ["item id=4 is missing in the replica"]
+    assert with_table(report, comparison=wrong).differences == ["item id=4 is missing in the target"]
 
 
 def test_the_report_for_programs_has_all_figures(report):
@@ -65,35 +73,31 @@ def test_the_report_for_programs_has_all_figures(report):
     assert given["tables"] == {
         "item": {
             "written": {"inserts": 1200, "updates": 0, "key_changes": 3, "deletes": 0, "truncates": 0},
-            "captured": {"inserts": 1200, "updates": 0, "key_changes": 3, "deletes": 0, "truncates": 0},
-            "rows": {"equal": 1200, "missing": 0, "extra": 0, "different": 0, "strays": 0},
+            "delivered": 1203,
+            "rows": {"equal": 1200, "missing": 0, "extra": 0, "different": 0},
         }
     }
-    assert given["largest_transaction"] == {
-        "changes": 1000,
-        "seconds": 0.5,
-        "seconds_after_commit": 0.75,
-        "per_second": 2000,
-    }
-    assert given["latency_ms"] == {"median": 1.25, "p99": 1500.0}
+    assert given["large_transaction"] == {"rows": 1000, "seconds": 0.5, "per_second": 2000}
+    assert given["lag_seconds"] == {"median": 0.125, "p99": 1.5, "largest": 2.0}
+    assert (given["applied"], given["letters"], given["rows_per_second"]) == (1203, 0, 321)
 
 
 def test_the_report_for_people_says_that_all_is_equal_and_what_to_try_next(report, capsys):
     print_report(report)
 
     text = capsys.readouterr().out
-    assert "All 1,200 rows of 1 tables are equal in source and replica." in text
-    assert "1,000 rows at 2,000 rows/s" in text
-    assert "median 1.2 ms, 99 % within 1.50 s" in text
-    assert "headwater tail" in text
+    assert "All 1,200 rows of 1 tables are equal in source and target." in text
+    assert "1,000 rows, in the target 0.5 s after the commit: 2,000 rows/s" in text
+    assert "median 125 ms, 99 % within 1.5 s, at most 2.0 s" in text
+    assert "headwater init" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
 def test_the_report_for_people_names_every_difference_instead(report, capsys):
-    print_report(dataclasses.replace(report, transactions_captured=6))
+    print_report(with_table(report, delivered=1202))
 
     text = capsys.readouterr().out
-    assert "The replica is NOT equal to the source:" in text
-    assert "7 transactions were committed, 6 captured" in text
+    assert "The target is NOT equal to the source:" in text
+    assert "item: 1,203 changes were written, 1,202 delivered" in text
     assert "are equal" not in text
-    assert "none captured" not in text
+    assert "none delivered" not in text

@@ -1,11 +1,10 @@
-"""What the demo counts: changes, transactions, latencies, rates."""
+"""What the demo makes of its looks at both ends: lags, rates, percentiles."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headwater.cli.demo.tally import Rate, Tally, percentile
-from headwater.model import Lsn, Op
+from headwater.cli.demo.tally import Large, Tally, percentile
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -14,47 +13,44 @@ def after(seconds):
     return NOON + timedelta(seconds=seconds)
 
 
-def test_a_transaction_counts_once_it_is_settled_with_the_time_since_its_commit():
-    tally = Tally()
-    tally.begin(Lsn(10), NOON, after(1))
-    tally.add(Lsn(10), "item", Op.INSERT, 3)
-    assert (tally.changes, tally.transactions) == (3, 0)
+def test_a_target_that_lacks_changes_is_behind_by_the_age_of_the_last_that_it_has():
+    tally = Tally(NOON)
+    tally.look(after(5), written=10, delivered=9, committed_at=after(2))
 
-    tally.settle(after(2))
-    tally.settle(after(9))
-
-    assert (tally.transactions, tally.latencies) == (1, [2.0])
+    assert tally.lag == 3
 
 
-def test_a_transaction_in_several_pieces_is_one_and_lasts_from_its_first_to_its_last():
-    tally = Tally()
-    for second in (1, 2, 3):
-        tally.begin(Lsn(10), NOON, after(second))
-        tally.add(Lsn(10), "item", Op.INSERT, 100)
-    tally.settle(after(4))
+def test_a_target_that_has_all_changes_is_not_behind_however_old_the_last_one_is():
+    tally = Tally(NOON)
+    tally.look(after(5), written=10, delivered=10, committed_at=after(2))
 
-    assert tally.transactions == 1
-    assert (tally.largest.changes, tally.largest.seconds, tally.largest.seconds_after_commit) == (300, 3.0, 4.0)
-    assert tally.largest.per_second == 100
+    assert tally.lag == 0
 
 
-def test_the_largest_transaction_stays_the_largest():
-    tally = Tally()
-    for lsn, count in ((1, 5), (2, 50), (3, 6)):
-        tally.begin(Lsn(lsn), NOON, NOON)
-        tally.add(Lsn(lsn), "item", Op.DELETE, count)
-        tally.settle(after(1))
+@pytest.mark.parametrize("committed_at", [None, after(-60)])
+def test_before_anything_was_delivered_the_target_is_behind_since_the_beginning(committed_at):
+    tally = Tally(NOON)
+    tally.look(after(1), written=10, delivered=0, committed_at=committed_at)
 
-    assert tally.largest.changes == 50
-    assert tally.counts == {("item", Op.DELETE): 61}
+    assert tally.lag == 1
 
 
-def test_the_rate_is_that_of_the_last_second():
-    rate = Rate()
+def test_the_rate_is_that_of_the_last_two_seconds():
+    tally, rates = Tally(NOON), []
+    for second, delivered in ((1, 100), (2, 100), (3, 1100), (4, 1100), (5, 1100), (6, 1100)):
+        tally.look(after(second), written=2000, delivered=delivered, committed_at=NOON)
+        rates.append(tally.rate)
 
-    assert rate.at(0.0, 0) == 0
-    assert rate.at(0.5, 50) == 100
-    assert [rate.at(second, 1000) for second in (1.0, 1.5, 2.0, 3.0)][-1] == 0
+    assert rates == [100, 50, 500, 500, 0, 0]
+
+
+def test_without_a_look_there_is_neither_lag_nor_rate():
+    assert (Tally(NOON).lag, Tally(NOON).rate) == (0, 0)
+
+
+def test_the_rate_of_the_large_transaction_counts_from_its_commit():
+    assert Large(1000, 0.5).per_second == 2000
+    assert Large(1000, 0.0).per_second == 0
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])

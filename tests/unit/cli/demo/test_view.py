@@ -10,13 +10,13 @@ from headwater.cli.demo.view import LineView, LiveView, Progress, choose_view
 from headwater.model import Op
 
 PROGRESS = Progress(
-    counts=Counter({("item", Op.INSERT): 1234, ("item", Op.UPDATE_KEY): 5}),
-    rows={"item": 1230},
-    transactions=77,
+    written=Counter({("item", Op.INSERT): 1234, ("item", Op.UPDATE_KEY): 5}),
+    delivered={"item": 1230},
     rate=4321.0,
+    lag=0.25,
     behind=2048,
 )
-SUMMARY = "77 transactions, 1,239 changes captured, 4,321 a second, 2.0 KiB behind"
+SUMMARY = "1,239 changes written, 1,230 delivered, 4,321 rows/s, lag 0.2 s, 2.0 KiB"
 
 
 def drawn(view):
@@ -36,7 +36,7 @@ def test_without_a_terminal_progress_comes_in_lines_on_standard_error(capsys):
     assert output.out == ""
     lines = [line.split("s  ", 1)[1] for line in output.err.splitlines()]
     # The last one comes too soon after the one before it.
-    assert lines == ["Starting", "writing for 15 s, and capturing", f"mixed traffic: {SUMMARY}"]
+    assert lines == ["Starting", "writing for 15 s, and delivering", f"mixed traffic: {SUMMARY}"]
     assert isinstance(view, LineView)
 
 
@@ -65,8 +65,8 @@ def test_on_a_terminal_all_figures_fit_into_eighty_columns():
     ("progress", "phase"),
     [
         (Progress(), "mixed traffic"),
-        (Progress(loading=True), "mixed traffic, and a transaction of 100,000 rows"),
-        (Progress(loading=True, written=True), "all is written; capturing the rest"),
+        (Progress(is_loading=True), "mixed traffic, and a transaction of 100,000 rows"),
+        (Progress(is_loading=True, is_written=True), "all is written; delivering the rest"),
     ],
 )
 def test_the_phase_says_what_is_going_on(progress, phase):

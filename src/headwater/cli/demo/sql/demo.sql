@@ -30,7 +30,12 @@ select 'slot ' || slot.slot_name as name,
  union all
 select 'database ' || database.datname as name,
        coalesce(pg_catalog.shobj_description(database.oid, 'pg_database') = 'made by headwater demo', false) as is_ours,
-       exists (select from pg_catalog.pg_stat_activity as activity where activity.datid = database.oid) as is_used
+       exists (
+           select
+             from pg_catalog.pg_stat_activity as activity
+            where activity.datid = database.oid
+              and activity.backend_type = 'client backend'
+       ) as is_used
   from pg_catalog.pg_database as database
  where database.datname = 'headwater_demo_target';
 

@@ -24,8 +24,8 @@ from headwater.spark.sinks.postgres.statements import TableStatements
 _ROW_IS_WRONG = ("22", "23")
 # What COPY is not made for.
 _NOT_SUPPORTED = "0A"
-# Keys that differ in their text and not to the server, such as 1.0 and 1.00, one of which went and the other came.
-_TWICE = "21"
+# Fewer new rows than this go the way of the others, where there are others: that costs less than a COPY of their own.
+_WORTH_A_COPY = 200
 # Who may not truncate a table, or has foreign keys on it, may still delete from it.
 _NO_TRUNCATE = (psycopg.errors.FeatureNotSupported, psycopg.errors.InsufficientPrivilege)
 _MISSING = "the target does not have the row, and the source did not send all of its columns"
@@ -115,7 +115,7 @@ class TableWriter:
         except (Irregular, Refused) as exc:
             raise Halted from exc
         except psycopg.Error as exc:
-            if (exc.sqlstate or "").startswith((*_ROW_IS_WRONG, _NOT_SUPPORTED, _TWICE)):
+            if (exc.sqlstate or "").startswith((*_ROW_IS_WRONG, _NOT_SUPPORTED)):
                 raise Halted from exc
             raise
 
@@ -136,13 +136,15 @@ class TableWriter:
         if log.moved[0] and log.kept[0]:
             self._move(log)
         else:
-            self._write_compacted(log, direct=direct or not log.key)
+            self._write_compacted(log, direct=direct)
         self.watcher.after(log)
 
     def _write_compacted(self, log: Log, *, direct: bool) -> None:
         work = compact(log)
         if work.truncate:
             self._truncate()
+        is_mixed = len(work.deleted) + len(work.upserted) > 0
+        direct = not log.key or (direct and (len(work.fresh) >= _WORTH_A_COPY or not is_mixed))
         self._merge(log, work.deleted.columns, [work.upserted] if direct else [work.upserted, work.fresh])
         if direct and len(work.fresh):
             self._copy(self.staging.statements.copy_target, work.fresh.columns)
@@ -150,12 +152,9 @@ class TableWriter:
     def _merge(self, log: Log, deleted: Sequence[pa.Array], parts: Sequence[Rows]) -> None:
         """Delete rows, given by their key or all their columns, and write others."""
         statements, has_kept = self.staging.statements, any(rows.kept is not None for rows in parts)
-        gone, staged = len(deleted[0]), sum(map(len, parts))
+        staged = sum(map(len, parts))
         self._stage(log, deleted, parts)
-        if gone and staged and log.key and not has_kept and not self.is_careful:
-            execute_sync(self.connection, statements.merge_all_rows)
-            return
-        if gone:
+        if len(deleted[0]):
             execute_sync(self.connection, statements.delete_rows)
         if staged:
             merged = execute_sync(self.connection, statements.merge_kept_rows if has_kept else statements.merge_rows)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from itertools import count
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -121,12 +120,13 @@ def patiently(address: Address, session: Session, work: Callable[[], Result]) ->
 
     Raises SinkUnavailable when it stays away, SinkError when it refuses.
     """
-    deadline, is_stale = time.monotonic() + address.patience.total_seconds(), False
-    for failures in count(1):
+    deadline, failures, is_stale = time.monotonic() + address.patience.total_seconds(), 0, False
+    while True:
         try:
             return work()
         except (psycopg.Error, ConnectionLost) as exc:
             session.close()
+            failures += 1
             error = _translated(address, exc)
             state = exc.sqlstate or "" if isinstance(exc, psycopg.Error) else ""
             may_be_stale = state.startswith(_STALE) and not is_stale
@@ -142,7 +142,6 @@ def patiently(address: Address, session: Session, work: Callable[[], Result]) ->
             # What was made in the transaction, such as staging tables, is gone with it.
             session.close()
             raise
-    raise AssertionError("unreachable")
 
 
 def _translated(address: Address, error: psycopg.Error | ConnectionLost) -> HeadwaterError:

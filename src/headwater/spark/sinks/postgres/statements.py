@@ -21,6 +21,7 @@ class FoundTable:
     schema: str
     name: str
     kind: str
+    can_write: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,6 @@ class TableStatements:
     copy_target: Statement[None]
     delete_rows: Statement[None]
     merge_rows: Statement[None]
-    merge_all_rows: Statement[None]
     merge_kept_rows: Statement[None]
     move_row: Statement[None]
     truncate: Statement[None]
@@ -199,7 +199,6 @@ def table_statements(
         copy_target=SQL["copy_rows"].compose(table=target, columns=_listed(names)),
         delete_rows=delete_rows,
         merge_rows=SQL["merge_rows"].compose(**rows, update=_update(assign)),
-        merge_all_rows=SQL["merge_all_rows"].compose(**rows, update=_update(assign)),
         merge_kept_rows=SQL["merge_kept_rows"].compose(**rows, update=_update(keep)),
         move_row=SQL["move_row"].compose(**gone, match=moved, assignments=_listed(move)),
         truncate=SQL["truncate_table"].compose(target=target),

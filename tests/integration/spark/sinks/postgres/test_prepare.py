@@ -118,6 +118,21 @@ def test_a_role_without_the_right_to_make_tables_is_told_so(database, target):
         execute(target, "drop owned by poor cascade", "drop role poor")
 
 
+def test_a_role_that_may_not_write_to_a_table_is_told_so(database, target):
+    execute(database, "create table item (id int primary key)")
+    execute(target, "create table item (id int primary key)", "create role poor login password 'poor'")
+    parts = urlsplit(target)
+    url = parts._replace(netloc=f"poor:poor@{parts.hostname}:{parts.port}").geturl()
+    try:
+        execute(target, "grant select, insert, update on item to poor")
+        with closing(build(database, url, ["item"])) as sink:
+            assert "may not write to public.item" in sink.check()[0]
+            execute(target, "grant delete on item to poor")
+            assert sink.check() == []
+    finally:
+        execute(target, "drop owned by poor cascade", "drop role poor")
+
+
 def test_a_target_that_is_away_is_waited_for_and_then_told(database, target):
     execute(database, "create table item (id int primary key)")
     with Proxy(target) as proxy:

@@ -13,7 +13,9 @@ def column(name: str, *, required=False, generated=False, always=False) -> Targe
     return TargetColumn(1, name, 25, "text", required, generated, always)
 
 
-TARGET = Target("public", "item", "r", (column("id", required=True), column("v"), column("w")), (("id",), ("v",)), True)
+TARGET = Target(
+    "public", "item", "r", True, (column("id", required=True), column("v"), column("w")), (("id",), ("v",)), True
+)
 
 
 def fitted(target: Target, sent: Sent):
@@ -42,6 +44,7 @@ def test_without_any_key_rows_are_found_by_all_columns():
         (TARGET, Sent(("id", "v", "w"), ("w",)), r"no primary key or unique index on \(w\)"),
         (replace(TARGET, keys=(), has_primary=False), Sent(("id", "v"), None, ("id",)), "no primary key or unique index"),
         (replace(TARGET, kind="v"), Sent(("id",), ("id",)), "is no table"),
+        (replace(TARGET, can_write=False), Sent(("id",), ("id",)), "may not write"),
         (
             replace(TARGET, columns=(column("id"), column("v", generated=True))),
             Sent(("id", "v"), ("id",)),

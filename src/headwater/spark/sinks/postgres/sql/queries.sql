@@ -73,11 +73,15 @@ select %(pipeline)s, %(sink)s, reached.schema_name, reached.table_name, reached.
  where (kept.commit_lsn, kept.ordinal) < (excluded.commit_lsn, excluded.ordinal);
 
 -- name: find_tables
--- Relations by name.
+-- Relations by name, and whether the current user may do with them what a merge does.
 select class.oid,
        namespace.nspname::text as schema,
        class.relname::text as name,
-       class.relkind::text as kind
+       class.relkind::text as kind,
+       pg_catalog.has_table_privilege(class.oid, 'select')
+           and pg_catalog.has_table_privilege(class.oid, 'insert')
+           and pg_catalog.has_table_privilege(class.oid, 'update')
+           and pg_catalog.has_table_privilege(class.oid, 'delete') as can_write
   from unnest(%(schemas)s::text[], %(names)s::text[]) as wanted (schema, name)
   join pg_catalog.pg_namespace as namespace on namespace.nspname = wanted.schema
   join pg_catalog.pg_class as class on class.relnamespace = namespace.oid and class.relname = wanted.name
@@ -161,15 +165,6 @@ using (select * from {staging} where not gone) as staged
    on {match}
  when matched then {update}
  when not matched then insert ({columns}) overriding system value values ({values});
-
--- name: merge_all_rows
--- Rows that are gone and rows as they are now, in one pass. Fails where a row needs what is still another's.
-merge into {target} as target
-using {staging} as staged
-   on {match}
- when matched and staged.gone then delete
- when matched then {update}
- when not matched and not staged.gone then insert ({columns}) overriding system value values ({values});
 
 -- name: merge_kept_rows
 -- The same where some columns stay as they are: a row that is not there cannot be made of the rest.
