@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from headwater.spark.frame import unpack
 from headwater.spark.sources.changes import ChangesDataSource, ChangesReader, LanePartition
 from tests import pgoutput_writer as write
 from tests.recorded import TYPES
+from tests.waiting import eventually
 
 INT, TEXT = 23, 25
 # By oid: a plain key, a key of two columns, the whole row as identity, and none at all.
@@ -163,12 +163,14 @@ def reading(**options: object) -> Iterator[ChangesReader]:
 
 def next_range(reader: ChangesReader, start: dict[str, Any], limit: ReadLimit | None = None) -> Range:
     """The next range, as soon as there is one, planned as Spark does; `start` counts as committed."""
-    for attempt in count():
+
+    def found() -> dict[str, Any] | None:
         end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
-        if end != start:
-            return Range(start, end, reader.partitions(start, end))
-        assert attempt < 200, "nothing came"
-    raise AssertionError
+        return None if end == start else end
+
+    end = eventually(found, seconds=60)
+    assert end is not None
+    return Range(start, end, reader.partitions(start, end))
 
 
 def ranges(reader: ChangesReader, changes: int, start: dict[str, Any] | None = None) -> Iterator[Range]:

@@ -1,4 +1,4 @@
-"""The client of the empty micro-batch: a Python source that always has something new, and it is nothing.
+"""The client of the empty micro-batch: a Python source that has something new each time, and it is nothing.
 
 Run by `benchmarks.pipeline` as a process of its own, as a pipeline is; says how long its batches took, in milliseconds.
 """
@@ -30,17 +30,20 @@ class EmptySource(DataSource):
         return "number long"
 
     def streamReader(self, schema: StructType) -> "EmptyReader":  # noqa: N802 - Spark's name
-        return EmptyReader()
+        return EmptyReader(int(self.options["batches"]))
 
 
 class EmptyReader(DataSourceStreamReader):
-    """One partition without a row in each batch; the names are Spark's."""
+    """So many batches, each of one partition without a row; the names are Spark's."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"number": 0}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return {"number": start["number"] + 1}
+        return {"number": min(start["number"] + 1, self._batches)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(0)]
@@ -53,16 +56,16 @@ class EmptyReader(DataSourceStreamReader):
 
 
 def durations(spark: SparkSession, batches: int) -> list[float]:
-    """What the first batches of a query took, each."""
+    """What the batches of a query took, each."""
     spark.dataSource.register(EmptySource)
     with TemporaryDirectory() as directory:
-        writer = spark.readStream.format("empty").load().writeStream.format("noop")
+        writer = spark.readStream.format("empty").option("batches", str(batches)).load().writeStream.format("noop")
         query = writer.option("checkpointLocation", str(Path(directory, "checkpoint"))).start()
         while query.isActive and len(query.recentProgress) < batches:
             time.sleep(0.2)
-        progress = query.recentProgress[:batches]
+        # Stopped when there is no batch to be interrupted.
         query.stop()
-    return [float(one.durationMs["triggerExecution"]) for one in progress]
+    return [float(one.durationMs["triggerExecution"]) for one in query.recentProgress[:batches]]
 
 
 def main(batches: int) -> None:

@@ -36,17 +36,17 @@ NAME = "latency"
 ROWS_PER_SECOND = 50
 POLL_SECONDS = 0.003
 # Java compiles what runs often, and Spark's first batches are slow.
-WARM_UP_SECONDS = 8
 WARM_UP_BATCHES, EMPTY_BATCHES = 50, 100
 PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
+    warm_up_seconds: int = 15
     seconds: int = 30
 
 
-QUICK = Sizes(seconds=10)
+QUICK = Sizes(warm_up_seconds=6, seconds=10)
 
 
 def measure(quick: bool, output: Output) -> list[Bar]:
@@ -99,8 +99,8 @@ def latencies_of(run: Run, source_url: str, target_url: str, sizes: Sizes, outpu
         with output.console.status("starting the pipeline"):
             execute_sync(writer, write_event(1))
             watcher.wait_for(1, run)
-        with output.console.status(f"warming up for {WARM_UP_SECONDS} s"):
-            warm = write_steadily(writer, 2, WARM_UP_SECONDS)
+        with output.console.status(f"warming up for {sizes.warm_up_seconds} s"):
+            warm = write_steadily(writer, 2, sizes.warm_up_seconds)
             watcher.wait_for(1 + len(warm), run)
         with output.console.status(f"{ROWS_PER_SECOND} rows a second for {sizes.seconds} s"):
             first = 2 + len(warm)

@@ -12,6 +12,7 @@ import pytest
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.settings import LaneRule
 from tests.streams import Range, digest, next_range, position, reading, replay
+from tests.waiting import eventually
 
 RANGES = 100
 SCHEMA = """
@@ -118,6 +119,8 @@ def test_a_hundred_ranges_of_a_mixed_load_read_again_by_another_process_are_iden
                 recorded[rule] = _record(database, f"by_{rule}", rule)
         for rule in LaneRule:
             # The slot of a position is part of it, so the one that was read is put back to where it began.
+            is_active = "select active from pg_replication_slots where slot_name = %s"
+            eventually(lambda: connection.execute(is_active, [f"by_{rule}"]).fetchone() == (False,))  # noqa: B023 - at once
             connection.execute("select pg_drop_replication_slot(%s)", [f"by_{rule}"])
             connection.execute("select pg_copy_logical_replication_slot('kept', %s)", [f"by_{rule}"])
 

@@ -32,7 +32,8 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) ->
     A publication may hold more than is wanted, or all tables. One that lacks a wanted table is refused, since what the slot
     holds of that table already would be missing.
     """
-    wanted = Publication(name=publication, tables=tables)
+    # Under the name of the root, since that is the table that was asked for, and that sinks and masks know.
+    wanted = Publication(name=publication, tables=tables, via_root=True)
     with translated(url), closing(connect_sync(url)) as connection:
         found = find_slot(connection, slot)
         if found is not None:

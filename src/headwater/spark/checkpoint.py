@@ -41,9 +41,11 @@ class Checkpoint:
         return Offset.from_json(json.loads(lines[-1]))
 
     def _read(self, name: str) -> str:
-        parts = urlsplit(self._location)
-        if parts.scheme in ("", "file"):
-            return Path(unquote(parts.path), name).read_text(encoding="utf-8")
+        place = self._location
+        if "://" not in place and not place.startswith("file:"):
+            return Path(place, name).read_text(encoding="utf-8")
+        if place.startswith("file:"):
+            return Path(unquote(urlsplit(place).path), name).read_text(encoding="utf-8")
         # PySpark has no door of its own to Hadoop's file systems.
         jvm: Any = self._spark._jvm
         path = jvm.org.apache.hadoop.fs.Path(f"{self._location.rstrip('/')}/{name}")

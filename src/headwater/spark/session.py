@@ -48,7 +48,6 @@ _LOOPBACK: Final = MappingProxyType({"spark.driver.host": "127.0.0.1", "spark.dr
 _REFUSED: Final = MappingProxyType(
     {
         "spark.speculation": "two copies of a task would write to a sink at a time",
-        "spark.sql.streaming.asyncProgressTracking.enabled": "positions would be confirmed before they are committed",
     }
 )
 

@@ -29,7 +29,7 @@ def test_a_log_configuration_of_the_user_s_replaces_ours():
     assert merge("local", {"spark.driver.extraJavaOptions": given})["spark.driver.extraJavaOptions"] == given
 
 
-@pytest.mark.parametrize("key", ["spark.speculation", "spark.sql.streaming.asyncProgressTracking.enabled"])
+@pytest.mark.parametrize("key", ["spark.speculation"])
 def test_what_would_repeat_or_lose_changes_cannot_be_switched_on(key):
     with pytest.raises(SettingsError, match=f"{key} cannot be switched on"):
         merge("local", {key: "True"})

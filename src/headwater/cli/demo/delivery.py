@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from subprocess import TimeoutExpired
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headwater.cli.config import environment
 from headwater.cli.demo.statements import PUBLICATION, SCHEMA, SLOT
@@ -17,6 +17,8 @@ from headwater.embedded import resolve_java, state_directory
 from headwater.errors import PipelineFailed
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.settings import PipelineSettings
     from headwater.spark.state import Report
@@ -115,12 +117,20 @@ class Delivery:
         ]
         spark = build_session(NAME, java_home=resolve_java(environment(), state_directory()))
         try:
+            _silence_workers(spark)
             self._pipeline = Pipeline(spark, settings, sinks, self._stopping)
             if not self._stopping.is_set():
                 self._pipeline.run()
         finally:
             spark.stop()
             _end_java()
+
+
+def _silence_workers(spark: "SparkSession") -> None:
+    """Drop what Spark's Python processes print: what fails comes as an exception, and when stopped they may complain."""
+    java: Any = spark._jvm
+    nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
+    java.java.lang.System.setErr(nowhere)
 
 
 def _end_java() -> None:

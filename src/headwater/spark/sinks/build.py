@@ -57,7 +57,7 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
                 settings, pipeline=pipeline, source_url=source_url, state_url=state_url, tables=tables, lineage=lineage
             )
         case ParquetSinkSettings():
-            return ParquetSink(settings, pipeline=pipeline, state_url=state_url)
+            return ParquetSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case ConsoleSinkSettings():
             return ConsoleSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case NoopSinkSettings():

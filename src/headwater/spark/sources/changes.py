@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headwater.capture import CaptureSettings, CatalogTypes, emit_mark
+from headwater.capture import CaptureSettings, CatalogTypes
 from headwater.capture.provision import provision
 from headwater.errors import PositionError, SettingsError
 from headwater.model import Lineage, Lsn, Position
@@ -34,10 +34,12 @@ from headwater.spark.settings import MIB
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sources.content import content_of
 from headwater.spark.sources.envelope import to_envelopes
+from headwater.spark.sources.guard import Guard
 from headwater.spark.sources.lanes import self_contained, split
-from headwater.spark.sources.log import ChangeLog
+from headwater.spark.sources.log import ChangeLog, write_mark
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.options import Options, parse_options
+from headwater.spark.sources.protect import Protection
 from headwater.spark.sources.table import table_schema, to_table
 from headwater.spark.sources.wanted import Wanted
 
@@ -90,6 +92,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log: ChangeLog | None = None
         self._types: CatalogTypes | None = None
         self._wanted: Wanted | None = None
+        self._guard: Guard | None = None
         self._initial: Offset | None = None
         self._mark: Lsn | None = None
         self._is_new = False
@@ -139,8 +142,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Everything that has committed by now is to be delivered, and then the query ends."""
-        with translated(self._options.url), closing(connect_sync(self._options.url)) as connection:
-            self._mark = emit_mark(connection)
+        self._mark = write_mark(self._options.url)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LanePartition]:
         """The lanes of a range; after a restart this is called before anything else."""
@@ -185,6 +187,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lanes(self, log: ChangeLog, batches: list[Batch], end: Offset) -> list[LanePartition]:
         lanes: dict[int, list[tuple[int, bytes]]] = {}
         dropped = self._dropped(batches)
+        if self._options.protection != Protection():
+            self._guard = self._guard or Guard(self._options.url, self._options.protection)
+            for batch in batches:
+                self._guard.check(batch)
         for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule, dropped):
             own = self._own_types(laned.batch)
             frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage)
@@ -205,7 +211,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not names:
             return frozenset()
         if self._wanted is None:
-            self._wanted = Wanted(options.url, names)
+            self._wanted = Wanted(options.url, options.publication, names)
         return frozenset().union(*map(self._wanted.dropped, batches))
 
     def _opened(self, offset: Offset) -> ChangeLog:
@@ -227,8 +233,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset.timeline != _timeline(lineage, offset.position):
             raise PositionError(
                 f"the checkpoint is at {offset.position.commit_lsn} on timeline {offset.timeline}, which is not part of "
-                f"this server's history (timeline {lineage.timeline}): a standby that lagged when it was promoted; remove "
-                "the checkpoint directory, and the slot's position counts"
+                f"this server's history (timeline {lineage.timeline}): a standby that lagged when it was promoted; copy "
+                "the tables to the sinks anew under another pipeline name"
             )
 
     def _slot_offset(self) -> Offset:

@@ -5,6 +5,7 @@ machine or with other cores, is split the same way. By table, a lane has whole t
 a range with a truncate or a changed key in it then stays in one lane, since those concern more than one.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headwater.errors import DecodeError
-from headwater.postgres.replication.batch import Batch, lay_out
+from headwater.postgres.replication.batch import Batch, lay_out, relations_in
 from headwater.postgres.replication.cut import Index, big_endian
 from headwater.postgres.replication.messages import Relation, Truncate
 from headwater.postgres.replication.pgoutput import decode, parse_relation
@@ -20,7 +21,7 @@ from headwater.spark.settings import LaneRule
 
 Ints = npt.NDArray[np.int64]
 
-# Odd numbers with bits all over, to spread oids and the bytes of keys. They can never change: logged ranges depend on them.
+# Odd numbers with bits all over, to spread tables and bytes of keys. They can never change: logged ranges depend on them.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _STEP = np.uint64(0xFF51AFD7ED558CCD)
 # `replica identity full`: the stream marks every column as key, and does not tell which row an update was.
@@ -38,7 +39,10 @@ class Laned:
 
 
 def split(batches: Sequence[Batch], lanes: int, rule: LaneRule, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
-    """The batches of one range by lane, without the tables of some oids; those of a lane come in their order."""
+    """The batches of one range by lane, without the tables of some oids; those of a lane come in their order.
+
+    In key lanes, tables whose rows have no key come behind the others.
+    """
     kept = (_without(batch, dropped) for batch in batches)
     indexes = [Index.of(batch) for batch in kept if batch is not None and batch.changes]
     if rule is LaneRule.TABLE:
@@ -86,10 +90,25 @@ def _without(batch: Batch, dropped: frozenset[int]) -> Batch | None:
 
 
 def _split_by_table(index: Index, lanes: int) -> Iterator[Laned]:
-    rows, oids = _rows(index)
-    lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
-    lane_of[rows] = _spread(oids.astype(np.uint64), lanes)
-    yield from _pick(index, lane_of, lanes, keyed=False)
+    yield from _pick(index, _table_lanes(index, lanes), lanes, keyed=False)
+
+
+def _table_lanes(index: Index, lanes: int) -> Ints:
+    """The lane of each row message by the name of its table; -1 for other messages."""
+    found = np.full(len(index.tags), _NO_LANE, np.int64)
+    for relation, messages in _by_relation(index):
+        found[messages] = _table_lane(relation, lanes)
+    return found
+
+
+def _table_lane(relation: Relation, lanes: int) -> int:
+    """By the name, not the oid: a table that takes the place of another has to come after it."""
+    return int(_spread(np.array([_table_hash(relation)]), lanes)[0])
+
+
+def _table_hash(relation: Relation) -> np.uint64:
+    name = f"{relation.schema}\0{relation.name}".encode()
+    return np.uint64(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()))
 
 
 def _split_by_key(index: Index, lanes: int) -> Iterator[Laned]:
@@ -98,10 +117,8 @@ def _split_by_key(index: Index, lanes: int) -> Iterator[Laned]:
 
 def _split_keyless(index: Index, lanes: int) -> Iterator[Laned]:
     """The tables whose rows have no key, each whole."""
-    rows, oids = _rows(index)
-    lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
-    without = lanes_of(index.batch, lanes)[rows] == _NO_LANE
-    lane_of[rows[without]] = _spread(oids[without].astype(np.uint64), lanes)
+    lane_of = _table_lanes(index, lanes)
+    lane_of[lanes_of(index.batch, lanes) != _NO_LANE] = _NO_LANE
     yield from _pick(index, lane_of, lanes, keyed=False)
 
 
@@ -167,14 +184,22 @@ def _truncates_by_lane(index: Index, at: int, lanes: int, dropped: frozenset[int
     """A truncate as one of its own for each of its tables, with its ordinal, by lane."""
     message, xid = index.batch.message(at), index.batch.xid_bytes
     options = bytes(message[1 + xid + 4 : 1 + xid + 5])
+    described = _described_before(index, at)
     found: dict[int, list[tuple[int, bytes]]] = {}
     for step, oid in enumerate(_truncated(index, at)):
         if oid in dropped:
             continue
-        lane = int(_spread(np.array([oid], np.uint64), lanes)[0])
+        lane = _table_lane(parse_relation(described[oid]), lanes) if lanes > 1 else 0
         alone = bytes(message[: 1 + xid]) + (1).to_bytes(4) + options + oid.to_bytes(4)
         found.setdefault(lane, []).append((int(index.ordinal[at]) + step, alone))
     return found
+
+
+def _described_before(index: Index, at: int) -> dict[int, bytes]:
+    """The tables as they are known at a message."""
+    batch = index.batch
+    head = (batch.data[: batch.bounds[at]], batch.bounds[: at + 1], index.tags[:at])
+    return {**batch.relations, **relations_in(*head, batch.xid_bytes)}
 
 
 def _truncated(index: Index, at: int) -> Sequence[int]:
@@ -197,11 +222,11 @@ def _has_barrier(index: Index) -> bool:
 def _has_new_identity(indexes: Sequence[Index]) -> bool:
     """Whether a table gets another key on the way: a row would then be in two lanes. By the rows, for a reconnected server
     describes tables again that are as they were."""
-    keys: dict[int, tuple[str, ...]] = {}
+    keys: dict[str, tuple[str, ...]] = {}
     for index in indexes:
         for relation, _ in _by_relation(index):
             key = () if relation.identity == _FULL else tuple(column.name for column in relation.columns if column.key)
-            if keys.setdefault(relation.oid, key) != key:
+            if keys.setdefault(relation.table, key) != key:
                 return True
     return False
 
@@ -239,7 +264,7 @@ def _key_hash(index: Index, relation: Relation, messages: Ints) -> npt.NDArray[n
     raw = np.frombuffer(batch.data, np.uint8)
     # Behind the tag, the oid and the kind of row, which is the new one or the old key, and the number of columns.
     at = batch.bounds[messages] + 1 + batch.xid_bytes + 4 + 1 + 2
-    found = np.full(len(messages), np.uint64(relation.oid))
+    found = np.full(len(messages), _table_hash(relation))
     last = max(number for number, column in enumerate(relation.columns) if column.key)
     for column in relation.columns[: last + 1]:
         sent = raw[at] == ord("t")

@@ -12,12 +12,14 @@ from dataclasses import replace
 
 from headwater.capture import Capture, CaptureSettings, emit_mark
 from headwater.capture.statements import wal_position
+from headwater.capture.statements import commit_locally
 from headwater.errors import PositionError, SourceError
 from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import Index
 from headwater.postgres.replication.slot import find_slot, require_usable
+from headwater.postgres.statements import execute_sync
 from headwater.postgres.statements import fetch_sync
 
 # While a range that was logged is awaited: how often to look whether the stream is still alive.
@@ -95,8 +97,7 @@ class ChangeLog:
 
     def mark(self) -> Lsn:
         """Write a mark: once the log has come to it, everything that committed before is in it."""
-        with translated(self._settings.url), closing(connect_sync(self._settings.url)) as connection:
-            return emit_mark(connection)
+        return write_mark(self._settings.url)
 
     def fill_to_mark(self, mark: Lsn, max_bytes: int) -> None:
         """Take until the mark has come, or so much is held."""
@@ -170,6 +171,14 @@ class ChangeLog:
         """How much is held behind a position; what holds no change counts for nothing, as in `bound`."""
         parts = (part.between(start, part.end) for part in self._parts if part.end > start)
         return sum(len(part.data) for part in parts if part is not None)
+
+
+def write_mark(url: str) -> Lsn:
+    """Write a mark to the WAL, and return where it ends."""
+    with translated(url), closing(connect_sync(url)) as connection:
+        # A standby that the commits of others wait for must not hold up a reader.
+        execute_sync(connection, commit_locally())
+        return emit_mark(connection)
 
 
 def _is_between(bound: Position) -> bool:

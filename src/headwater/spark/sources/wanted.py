@@ -7,18 +7,26 @@ from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch, relations_in, tags_of
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.pgoutput import parse_relation
+from headwater.postgres.replication.publication import find_publication
 
 
 class Wanted:
-    """Judges each table when it first appears, by the catalog of then; a partition is wanted if a parent of it is."""
+    """Judges each table when it first appears, by the catalog of then; a partition is wanted if a parent of it is.
 
-    def __init__(self, url: str, patterns: tuple[str, ...]) -> None:
+    Only where the publication holds more than was asked for: the catalog may have moved on since a change was written, and
+    what a narrow publication sends was asked for, whatever became of its table.
+    """
+
+    def __init__(self, url: str, publication: str, patterns: tuple[str, ...]) -> None:
         self._url = url
         self._patterns = [parse_pattern(pattern) for pattern in patterns]
         self._judged: dict[bytes, bool] = {}
+        self._is_needed = self._holds_more(publication)
 
     def dropped(self, batch: Batch) -> frozenset[int]:
         """The oids of the tables in a batch that nobody asked for."""
+        if not self._is_needed:
+            return frozenset()
         sent = relations_in(batch.data, batch.bounds, tags_of(batch.data, batch.bounds), batch.xid_bytes)
         described = {**batch.relations, **sent}
         unknown = [message for message in described.values() if message not in self._judged]
@@ -36,7 +44,17 @@ class Wanted:
                 for pattern in self._patterns
             )
         family = [tables[oid] for oid in (relation.oid, *tables[relation.oid].ancestors) if oid in tables]
-        return any(pattern.matches(table) for pattern in self._patterns for table in family)
+        return any(map(self._matches, family))
+
+    def _holds_more(self, publication: str) -> bool:
+        with translated(self._url), closing(connect_sync(self._url)) as connection:
+            found, tables = find_publication(connection, publication), list_tables(connection)
+        if found is None or found.all_tables or found.schemas:
+            return True
+        return any(table.oid in found.tables and not self._matches(table) for table in tables)
+
+    def _matches(self, table: Table) -> bool:
+        return any(pattern.matches(table) for pattern in self._patterns)
 
     def _tables(self) -> dict[int, Table]:
         with translated(self._url), closing(connect_sync(self._url)) as connection:

@@ -11,6 +11,7 @@ from headwater.model import Lsn, Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.columnar import decode_columns
 from headwater.spark.frame import unpack
+from headwater.spark.sources import changes
 from headwater.spark.sources.changes import ChangesReader
 from tests.capturing import confirmed_flush, open_files, prepare
 from tests.proxy import Proxy
@@ -42,7 +43,8 @@ def test_ranges_end_at_commits_and_hold_whole_transactions(any_database):
         connection.execute("insert into item select g from generate_series(14, 20) g")
         with reading(**_options(any_database, maxRowsPerTrigger=12)) as reader:
             found = list(ranges(reader, 20))
-    assert [len(each.changes()) for each in found] == [10, 10]
+    # The last two may come one after the other.
+    assert [len(each.changes()) for each in found] in ([10, 10], [10, 3, 7])
     assert all(position(each.end).ordinal == 0 for each in found)
     assert _ids(found) == list(range(1, 21))
     assert all(position(each.start) < position(each.end) for each in found)
@@ -398,6 +400,23 @@ def test_a_connection_cut_in_mid_transaction_loses_and_repeats_nothing(database,
     assert _ids(found) == list(range(1, 10001))
 
 
+def test_what_a_reconnected_stream_repeats_of_a_transaction_is_there_only_once(database, monkeypatch):
+    monkeypatch.setattr(changes, "_IDLE_SECONDS", 0)
+    with prepare(database) as connection, Proxy(database) as proxy:
+        connection.execute("insert into item select g, repeat('x', 1000) from generate_series(1, 25000) g")
+        with reading(**_options(proxy.url, maxBytesPerTrigger=64 * KIB * KIB, streaming="false")) as reader:
+            start = reader.initialOffset()
+
+            def has_a_part() -> bool:
+                assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+                return reader._log is not None and reader._log.end.ordinal > 0
+
+            eventually(has_a_part)
+            proxy.cut()
+            found = next_range(reader, start)
+    assert _fast_ids(found) == list(range(1, 25001))
+
+
 def test_a_slot_that_goes_away_is_the_error_of_the_next_call(database):
     with prepare(database, "insert into item values (1)") as connection, Proxy(database) as proxy:
         with reading(**_options(proxy.url)) as reader:
@@ -470,7 +489,8 @@ def test_all_that_has_committed_is_delivered_by_available_now_and_nothing_is_awa
 
 
 def test_the_content_of_a_range_is_logged_with_its_end(database):
-    with prepare(database, "insert into item select generate_series(1, 5)", "truncate item") as connection:
+    statements = ("begin", "insert into item select generate_series(1, 5)", "truncate item", "commit")
+    with prepare(database, *statements) as connection:
         with reading(**_options(database)) as reader:
             (found,) = ranges(reader, 6)
         ((now,),) = connection.execute("select now()").fetchall()

@@ -13,7 +13,7 @@ from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.frame import unpack
 from headwater.spark.sources import register
 from headwater.spark.sources.changes import ChangesReader
-from tests.streams import new_reader, next_range, reading
+from tests.streams import new_reader, next_range, ranges, reading
 
 
 def _prepare(url: str, *statements: str) -> Connection:
@@ -28,10 +28,10 @@ def _options(url: str, **more: object) -> dict[str, object]:
     return {"url": url, "slot": "hw", "publication": "pub", **more}
 
 
-def _read(reader: ChangesReader, start: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of the next range as tasks give them."""
-    found = next_range(reader, start or reader.initialOffset())
-    tables = [pa.Table.from_batches(reader.read(partition)) for partition in found.partitions]
+def _read(reader: ChangesReader, changes: int, start: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """So many rows as tasks give them, in commit order."""
+    partitions = [partition for found in ranges(reader, changes, start) for partition in found.partitions]
+    tables = [pa.Table.from_batches(reader.read(partition)) for partition in partitions]
     rows = [row for table in tables for row in table.to_pylist()]
     return sorted(rows, key=lambda row: [value for name, value in row.items() if name.endswith(("commit_lsn", "ordinal"))])
 
@@ -50,7 +50,7 @@ def test_the_columns_of_a_table_are_typed(any_database):
         connection.execute(row.encode())
         connection.execute("insert into t values (2)")
         with reading(**_options(any_database, shape="table", table="t")) as reader:
-            first, second = _read(reader)
+            first, second = _read(reader, 2)
     assert first["d"].isoformat() == "2026-11-15T20:36:08.120000+00:00"
     assert {name: value for name, value in first.items() if name[0] != "_" and name != "d"} == _row(
         id=1,
@@ -80,10 +80,10 @@ def test_a_column_that_is_added_while_a_stream_runs_is_left_out_until_it_starts_
             connection.execute("insert into t values (1, 'a')")
             connection.execute("alter table t add w text, drop column v")
             connection.execute("insert into t values (2, 'b')")
-            rows = _read(reader, start)
+            rows = _read(reader, 2, start)
         assert [(row["id"], row["v"]) for row in rows] == [(1, "a"), (2, None)]
         with reading(**_options(database, shape="table", table="t")) as reader:
-            rows = _read(reader)
+            rows = _read(reader, 2)
     assert [(row["id"], row["w"]) for row in rows] == [(1, None), (2, "b")]
 
 
@@ -92,7 +92,7 @@ def test_a_value_that_arrow_cannot_hold_is_named_with_the_remedy(database):
         connection.execute("insert into t values (1, 'NaN')")
         with reading(**_options(database, shape="table", table="t")) as reader:
             with pytest.raises(DecodeError, match=r"column 'v' of public\.t has a value .*'NaN'.*shape `envelope`"):
-                _read(reader)
+                _read(reader, 1)
 
 
 @pytest.mark.parametrize("tables", ["t", "t,other"])
@@ -103,7 +103,7 @@ def test_shape_table_has_no_room_for_rows_of_another_table(database, tables):
         connection.execute("insert into t values (1)")
         connection.execute("commit")
         with reading(**_options(database, shape="table", table="t", tables=tables)) as reader:
-            assert [row["id"] for row in _read(reader)] == [1]
+            assert [row["id"] for row in _read(reader, 1)] == [1]
 
 
 def test_shape_table_needs_one_table_that_is_there(database):
@@ -120,9 +120,9 @@ def test_an_update_that_leaves_a_large_value_alone_names_it_in_every_shape(any_d
         connection.execute("insert into t values (1, 'a', repeat(md5('x'), 400))")
         connection.execute("update t set v = 'b'")
         with reading(**_options(any_database)) as reader:
-            _, update = _read(reader)
+            _, update = _read(reader, 2)
         with reading(**_options(any_database, shape="table", table="t")) as reader:
-            _, typed = _read(reader)
+            _, typed = _read(reader, 2)
     assert json.loads(update["after"]) == {"id": 1, "v": "b"}
     assert update["unchanged"] == ["big"]
     assert (typed["v"], typed["big"], typed["_unchanged"]) == ("b", None, ["big"])
@@ -142,9 +142,9 @@ def test_types_of_the_user_s_own_are_known(any_database):
                '{2026-11-15 21:36:08+00}')"""
         )
         with reading(**_options(any_database)) as reader:
-            (row,) = _read(reader)
+            (row,) = _read(reader, 1)
         with reading(**_options(any_database, shape="table", table="t")) as reader:
-            (typed,) = _read(reader)
+            (typed,) = _read(reader, 1)
     after = json.loads(row["after"])
     assert after == {
         "id": 1,
@@ -170,9 +170,9 @@ def test_partitions_come_as_themselves_and_are_wanted_with_their_parent(any_data
         connection.execute("insert into other values (5)")
         connection.execute("update t set id = 12 where id = 1")
         with reading(**_options(any_database, tables="t")) as reader:
-            rows = _read(reader)
+            rows = _read(reader, 4)
         with reading(**_options(any_database, shape="table", table="t")) as reader:
-            typed = _read(reader)
+            typed = _read(reader, 4)
     assert [(row["table"], row["op"]) for row in rows] == [("t1", "c"), ("t2", "c"), ("t1", "d"), ("t2", "c")]
     assert [(row["id"], row["v"]) for row in typed] == [(1, "a"), (11, "b"), (1, None), (12, "a")]
 
@@ -186,7 +186,7 @@ def test_a_partitioned_table_that_is_published_as_its_root_comes_under_its_name(
         connection.execute("alter publication pub set (publish_via_partition_root = true)")
         connection.execute("insert into t values (1, 'a')")
         with reading(**_options(database, shape="table", table="t")) as reader:
-            assert [row["id"] for row in _read(reader)] == [1]
+            assert [row["id"] for row in _read(reader, 1)] == [1]
 
 
 def test_a_frame_of_shape_wire_holds_what_the_server_sent(database):
@@ -209,7 +209,7 @@ def test_masked_and_hashed_columns_do_not_leave_as_they_are(database):
         connection.execute("delete from t")
         options = _options(database, mask=json.dumps({"public.t.phone": "***"}), hash="public.t.mail", salt="s")
         with reading(**options) as reader:
-            rows = _read(reader)
+            rows = _read(reader, 3)
     text = json.dumps(rows, default=str)
     assert "+49" not in text
     assert "a@b" not in text

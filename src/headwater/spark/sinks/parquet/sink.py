@@ -29,7 +29,11 @@ class ParquetSink:
     A value that its column cannot hold, such as NaN in a numeric(8,2), makes its row a dead letter.
     """
 
-    def __init__(self, settings: ParquetSinkSettings, *, pipeline: str, state_url: str) -> None:
+    def __init__(
+        self, settings: ParquetSinkSettings, *, pipeline: str, state_url: str, lineage: Lineage | None = None
+    ) -> None:
+        """`lineage` is what the positions of a DataFrame `changes` belong to; frames tell it themselves."""
+        self._own_lineage = lineage
         self._name, self._pipeline, self._state_url = settings.name, pipeline, state_url
         self._directory = Directory(local_path(settings.path), sink=settings.name)
 
@@ -89,7 +93,7 @@ class ParquetSink:
     def _lineage(self, staged: Sequence[Staged]) -> Lineage | None:
         """The lineage of the batch; unless it goes on from that of what is written, positions do not tell what is new."""
         known = self._directory.committed
-        lineage = next((part.lineage for part in staged if part.lineage is not None), known.lineage)
+        lineage = next((part.lineage for part in staged if part.lineage is not None), self._own_lineage or known.lineage)
         if lineage and known.lineage and not lineage.continues(known.lineage, known.end.commit_lsn):
             raise SinkError(
                 self._name,

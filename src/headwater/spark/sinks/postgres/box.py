@@ -1,7 +1,8 @@
 """The dead letters of one table while its changes are written: which rows they concern, and which of them are outdated.
 
 A later change of the same row that has all its columns makes a letter pointless. One that left columns alone does not:
-what it left alone may be in the letter, so it becomes a letter too, until a whole row comes.
+what it left alone may be in the letter, so it becomes a letter too, until a whole row comes. A letter with a `new_key` gives
+a row another key and left columns of it alone: the row stays under its old key, and whatever concerns either key waits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,8 @@ class LetterBox:
     refused: list[Refusal] = field(default_factory=list)
     outdated: set[Position] = field(default_factory=set)
     _waiting: dict[str, list[Position]] = field(default_factory=dict)
+    _held: set[str] = field(default_factory=set)
+    _holding: list[Position] = field(default_factory=list)
 
     def outdate(self, log: Log) -> list[int]:
         """Take out the letters from before that these changes make pointless, and return their ids."""
@@ -77,7 +80,8 @@ class LetterBox:
         found: list[OpenLetter] = []
         left: list[OpenLetter] = []
         for letter in self.open:
-            later = truncates + [last[key] for key in self._of(log, letter) if key in last]
+            keys = () if letter.new_key is not None else self._of(log, letter)
+            later = truncates + [last[key] for key in keys if key in last]
             (found if any(position > letter.position for position in later) else left).append(letter)
         self.open = left
         return [letter.id for letter in found]
@@ -86,20 +90,27 @@ class LetterBox:
         """The changes that follow are those of another run."""
         self.run = run
         for letter in self.open:
+            if letter.new_key is not None:
+                self._held.update(self._of(log, letter))
+                continue
             for key in self._of(log, letter):
                 self._waiting.setdefault(key, [])
 
     def before(self, log: Log) -> None:
+        if self._held and any(key in self._held for key in self._concerned(log)):
+            raise Refused("an earlier change, which gives the row another key, is a dead letter; replay or drop that first")
         if self._waiting and log.kept.any():
             whole = {key for key, _ in self._whole(log)}
-            if any(key in self._waiting and key not in whole for key in self._all(log)):
+            if any(key in self._waiting and key not in whole for key in self._concerned(log)):
                 raise Refused("an earlier change of the row is a dead letter, and this one does not have all of its columns")
 
     def after(self, log: Log) -> None:
-        if not self._waiting:
+        if not self._waiting and not self._held:
             return
         if (log.tags == TRUNCATE).any():
             self._forget(list(self._waiting))
+            self._held.clear()
+            self.outdated.update(self._holding)
         self._forget([key for key, _ in self._whole(log)])
 
     def refuse(self, log: Log, refused: Refused) -> None:
@@ -107,9 +118,12 @@ class LetterBox:
             raise Postponed
         refusal = Refusal(self.run, log, refused.reason)
         self.refused.append(refusal)
-        for columns in (log.key_values, log.old) if log.moved[0] else (log.key_values,):
-            for key in self.run.keys(log, columns) if log.key else ():
-                self._waiting.setdefault(key, []).append(refusal.position)
+        if log.key and log.moved[0] and log.kept[0]:
+            self._held.update(self._concerned(log))
+            self._holding.append(refusal.position)
+            return
+        for key in self._all(log):
+            self._waiting.setdefault(key, []).append(refusal.position)
 
     def _forget(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -117,6 +131,11 @@ class LetterBox:
 
     def _all(self, log: Log) -> list[str]:
         return self.run.keys(log, log.key_values) if log.key else []
+
+    def _concerned(self, log: Log) -> list[str]:
+        """The keys that rows have after these changes, and those that they lose."""
+        lost = self.run.keys(log, log.old) if log.key and log.moved.any() else []
+        return self._all(log) + [lost[at] for at in log.moved.nonzero()[0].tolist()]
 
     def _whole(self, log: Log) -> Iterator[tuple[str, Position]]:
         """The keys whose rows are known whole, or gone, after a change, and its position, in order; both keys of a move."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -117,9 +117,19 @@ class EnvelopeRun:
         return None if not all(name in key for name in names) else json.dumps([plain_text(key[name]) for name in names])
 
     def letters(self, refused: Sequence[Refusal], address: Address) -> list[Letter]:
-        rows = ((self.rows[int(one.log.origins[0])], one.reason) for one in refused)
         whose = {"pipeline": address.pipeline, "sink": address.sink}
-        return [letter_of_envelope(row.envelope, self.lineage, reason, **whose) for row, reason in rows]
+        found = []
+        for one in refused:
+            row = self.rows[int(one.log.origins[0])]
+            letter = letter_of_envelope(row.envelope, self.lineage, one.reason, **whose)
+            found.append(_about(letter, row, one.log) if one.log.moved[0] else letter)
+        return found
+
+
+def _about(letter: Letter, row: Row, log: Log) -> Letter:
+    """A change of the key: what is left to be done is the new row, unless the old one still has columns of it."""
+    new_key = {name: (row.after or {}).get(name) for name in (log.columns[number] for number in log.key)}
+    return replace(letter, new_key=new_key) if log.kept[0] else replace(letter, key=new_key, new_key=None)
 
 
 class Envelopes:
@@ -153,15 +163,16 @@ class Envelopes:
         return False
 
     @property
-    def system_identifiers(self) -> set[str]:
-        return {self._lineage.system_identifier}
+    def lineages(self) -> list[Lineage]:
+        return [self._lineage]
 
     @property
     def locks(self) -> list[str]:
         return [f"table {schema}.{table}" for schema, table in self.tables]
 
-    def reached(self) -> list[Reached]:
-        return [Reached(schema, table, 1, 0, self._lineage.system_identifier) for schema, table in self.tables]
+    def reached(self, _end: Position) -> list[Reached]:
+        # The lineage is that of the start of the run: a standby may have been promoted since.
+        return [Reached(schema, table, 1, 0, self._lineage.system_identifier, None) for schema, table in self.tables]
 
     def runs(self, table: Table, positions: Iterable[LanePosition]) -> list[EnvelopeRun]:
         """What is not applied yet of a table's changes, in order."""
@@ -194,7 +205,7 @@ class Envelopes:
     def _run(self, shape: tuple[frozenset[str], tuple[str, ...] | None] | None, rows: Sequence[Row]) -> EnvelopeRun:
         if shape is None:
             names = tuple(rows[0].key or rows[0].before or ())
-            return EnvelopeRun(Sent(names, names or None, has_new_rows=False), rows, self._lineage)
+            return EnvelopeRun(Sent(names, None, has_new_rows=False), rows, self._lineage)
         columns, identity = shape
         return EnvelopeRun(Sent(tuple(sorted(columns)), identity), rows, self._lineage)
 

@@ -7,10 +7,11 @@ one has. Dead letters are in the state database before it commits; should it fai
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headwater.errors import SinkError
+from headwater.model import Lineage, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.spark.letters import Letter, OpenLetter, list_open, save_letters, supersede
 from headwater.spark.sinks.postgres.apply import Halted, Refused, Staging, TableWriter
@@ -40,13 +41,14 @@ class Inputs(Protocol):
     def has_key_lanes(self) -> bool: ...
 
     @property
-    def system_identifiers(self) -> set[str]: ...
+    def lineages(self) -> Sequence[Lineage]:
+        """Whose positions the changes have."""
 
     @property
     def locks(self) -> list[str]:
         """What no other task writes at the same time, except one that does the same again."""
 
-    def reached(self) -> list[Reached]:
+    def reached(self, end: Position) -> list[Reached]:
         """The lanes that are further on when all is applied."""
 
     def runs(self, table: Table, positions: Iterable[LanePosition]) -> Sequence[Run]:
@@ -106,10 +108,10 @@ class _Attempt:
         with connection.transaction():
             session.begin()
             positions = hold(connection, address, self.lane.epoch, inputs.locks, inputs.tables)
-            check_origin(address, positions, inputs.system_identifiers)
+            check_origin(address, positions, inputs.lineages)
             work = {table: pieces for table in inputs.tables if (pieces := self._pieces(table, positions))}
             boxes = self._apply(work)
-            move_on(connection, address, positions, inputs.reached(), span)
+            move_on(connection, address, positions, inputs.reached(span.end), span)
             unreadable = inputs.unreadable(positions, address)
             refused = [letter for box in boxes for letter in box.letters()]
             if unreadable or refused:
@@ -197,7 +199,10 @@ def replay_change(address: Address, session: Session, inputs: Inputs) -> None:
             for table in inputs.tables:
                 for run in inputs.runs(table, ()):
                     fit, staging = session.fit(*table, run.sent)
-                    TableWriter(session.connection, staging, _Raising(), is_careful=True).apply(run.log(fit))
+                    log = run.log(fit)
+                    # A whole row left its old key when it was refused, and that key may be another row's by now.
+                    log = replace(log, moved=log.moved & log.kept)
+                    TableWriter(session.connection, staging, _Raising(), is_careful=True).apply(log)
 
     try:
         patiently(address, session, write)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 
 from headwater.errors import SinkError, SinkFenced
+from headwater.model import Lineage, Lsn
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync
 from headwater.spark.sinks.postgres import statements
@@ -38,17 +39,32 @@ def hold(
         return positions.fetchall()
 
 
-def check_origin(address: Address, positions: Sequence[LanePosition], system_identifiers: set[str]) -> None:
-    """Raise SinkError unless all positions are of the server that the changes come from."""
+def check_origin(address: Address, positions: Sequence[LanePosition], lineages: Sequence[Lineage]) -> None:
+    """Raise SinkError unless all positions are part of the history that the changes come from."""
     for one in positions:
-        others = system_identifiers - {one.system_identifier}
-        if one.system_identifier is not None and others:
-            raise SinkError(
-                address.sink,
-                f"table {one.schema}.{one.table} was written from another server (system identifier "
-                f"{one.system_identifier}, now {others.pop()}), whose positions mean nothing here; give the pipeline "
-                f"another name, and start from a copy of the table",
-            )
+        for lineage in lineages:
+            _check_origin(address, one, lineage)
+
+
+def _check_origin(address: Address, one: LanePosition, lineage: Lineage) -> None:
+    remedy = "give the pipeline another name, and start from a copy of the table"
+    if one.system_identifier not in (None, lineage.system_identifier):
+        raise SinkError(
+            address.sink,
+            f"table {one.schema}.{one.table} was written from another server (system identifier {one.system_identifier}, "
+            f"now {lineage.system_identifier}), whose positions mean nothing here; {remedy}",
+        )
+    if one.timeline not in (None, timeline_before(lineage, one.commit_lsn)):
+        raise SinkError(
+            address.sink,
+            f"table {one.schema}.{one.table} holds changes up to {one.commit_lsn} of timeline {one.timeline}, which the "
+            f"server does not have any more (a standby that lagged when it was promoted, or restored); {remedy}",
+        )
+
+
+def timeline_before(lineage: Lineage, lsn: Lsn) -> int:
+    """The timeline that wrote what ends at a position."""
+    return lineage.timeline_of(Lsn(max(0, lsn - 1)))
 
 
 def move_on(

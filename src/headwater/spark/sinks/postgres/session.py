@@ -67,7 +67,8 @@ class Session:
         self._fits.clear()
 
     def begin(self) -> None:
-        """A transaction begins: staging tables are empty again."""
+        """A transaction has begun: staging tables are empty again, and no constraint waits for its end."""
+        execute_sync(self.connection, statements.check_at_once())
         for _, staging in self._fits.values():
             staging.is_used = False
 

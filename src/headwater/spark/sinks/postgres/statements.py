@@ -26,12 +26,16 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column of the target: `is_required` if a row cannot do without, `is_generated` if nobody can write to it."""
+    """A column of the target: `is_required` if a row cannot do without, `is_generated` if nobody can write to it.
+
+    `staged_type` is its type, or what that stands on if it is a domain, which may refuse NULL.
+    """
 
     table_oid: int
     name: str
     type_oid: int
     type_name: str
+    staged_type: str
     is_required: bool
     is_generated: bool
     is_identity_always: bool
@@ -55,6 +59,7 @@ class LanePosition:
     commit_lsn: Lsn
     ordinal: int
     system_identifier: str | None
+    timeline: int | None
 
     @property
     def position(self) -> Position:
@@ -63,13 +68,14 @@ class LanePosition:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A lane of a table that is to be moved on."""
+    """A lane of a table that is to be moved on; `timeline` has written the end of what it had, if that is known."""
 
     schema: str
     table: str
     lanes: int
     lane: int
     system_identifier: str | None
+    timeline: int | None
 
 
 def set_session() -> Statement[None]:
@@ -78,6 +84,10 @@ def set_session() -> Statement[None]:
 
 def set_replica() -> Statement[None]:
     return SQL["set_replica"].compose()
+
+
+def check_at_once() -> Statement[None]:
+    return SQL["check_at_once"].compose()
 
 
 def limit_waiting(milliseconds: int) -> Statement[str]:
@@ -109,6 +119,7 @@ def save_positions(pipeline: str, sink: str, reached: Sequence[Reached], end: Po
         lanes=[one.lanes for one in reached],
         lane=[one.lane for one in reached],
         systems=[one.system_identifier for one in reached],
+        timelines=[one.timeline for one in reached],
         commit_lsn=end.commit_lsn,
         ordinal=end.ordinal,
     )
@@ -162,7 +173,7 @@ class TableStatements:
     delete_rows: Statement[None]
     merge_rows: Statement[None]
     merge_kept_rows: Statement[None]
-    move_row: Statement[None]
+    move_row: Statement[None] | None
     truncate: Statement[None]
     delete_all: Statement[None]
 
@@ -183,7 +194,7 @@ def table_statements(
     keep = [_unless_kept(names[n], staged[n], n + 1) for n in others]
     moved = _all(sql.SQL("target.{} = old.{}").format(names[n], staged[n]) for n in key)
     move = [_unless_kept(names[n], staged[n], n + 1) for n in written]
-    defined = (sql.SQL("{} {}").format(staged[n], _type(column.type_name)) for n, column in enumerate(columns))
+    defined = (sql.SQL("{} {}").format(staged[n], _type(column.staged_type)) for n, column in enumerate(columns))
     marks = [sql.Identifier("kept"), sql.Identifier("gone")]
     gone = {"target": target, "staging": place}
     if key:
@@ -200,7 +211,9 @@ def table_statements(
         delete_rows=delete_rows,
         merge_rows=SQL["merge_rows"].compose(**rows, update=_update(assign)),
         merge_kept_rows=SQL["merge_kept_rows"].compose(**rows, update=_update(keep)),
-        move_row=SQL["move_row"].compose(**gone, match=moved, assignments=_listed(move)),
+        move_row=SQL["move_row"].compose(**gone, match=moved, assignments=_listed(move))
+        if set(key) <= set(written)
+        else None,
         truncate=SQL["truncate_table"].compose(target=target),
         delete_all=SQL["delete_all"].compose(target=target),
     )

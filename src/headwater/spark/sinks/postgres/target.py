@@ -139,6 +139,10 @@ def _key(target: Target, sent: Sent) -> tuple[str, ...]:
     """The columns by which rows are found in the target."""
     if sent.identity is not None:
         return _unique(target, sent.identity)
+    if not sent.has_new_rows:
+        # Rows that go are all that is known: whatever is unique among their columns finds them, else all of these.
+        unique = [key for key in target.keys if set(key) <= set(sent.columns)]
+        return next((key for key in unique if set(key) == set(sent.columns)), unique[0] if unique else ())
     # The whole old row is known, so any key of the target's will do, and the source's own if the target has it too.
     if sent.key:
         return next((key for key in target.keys if set(key) == set(sent.key)), None) or _primary(target, sent)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.model import Position
+from headwater.model import Lineage, Position
 from headwater.postgres.replication.columnar import Group, as_sent, decode_columns
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.types import to_json
@@ -16,6 +16,7 @@ from headwater.spark.frame import Frame
 from headwater.spark.letters import Letter, letters_at
 from headwater.spark.sinks.postgres.box import Refusal
 from headwater.spark.sinks.postgres.log import Arrays, Log, Mask, Part, gather, is_before
+from headwater.spark.sinks.postgres.positions import timeline_before
 from headwater.spark.sinks.postgres.session import Address
 from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
 from headwater.spark.sinks.postgres.target import Fit, Sent
@@ -67,12 +68,13 @@ class WireRun:
             reasons.setdefault(int(one.log.origins[0]), {})[one.position] = one.reason
         whose = {"pipeline": address.pipeline, "sink": address.sink}
         found = [one for number, by in reasons.items() for one in letters_at(self.frames[number], by, **whose)]
-        # Under `replica identity full` only the target's key tells that a row got another one.
         moved = {one.position: one.log for one in refused if one.log.moved[0]}
-        return [
-            replace(one, new_key=self._new_key(moved[one.position])) if one.position in moved and not one.new_key else one
-            for one in found
-        ]
+        return [self._about(one, moved[one.position]) if one.position in moved else one for one in found]
+
+    def _about(self, letter: Letter, log: Log) -> Letter:
+        """A change of the key: what is left to be done is the new row, unless the old one still has columns of it."""
+        new_key = self._new_key(log)
+        return replace(letter, new_key=new_key) if log.kept[0] else replace(letter, key=new_key, new_key=None)
 
     def _new_key(self, log: Log) -> dict[str, Any]:
         key: dict[str, Any] = json.loads(self.keys(log, log.key_values)[0])
@@ -110,16 +112,17 @@ class Frames:
         return []
 
     @property
-    def system_identifiers(self) -> set[str]:
-        return {frame.lineage.system_identifier for frame in self._frames}
+    def lineages(self) -> list[Lineage]:
+        return list(dict.fromkeys(frame.lineage for frame in self._frames))
 
-    def reached(self) -> list[Reached]:
+    def reached(self, end: Position) -> list[Reached]:
         """The lanes that are further on when all is applied."""
         found: dict[Reached, None] = {}
         for number, group in self._groups:
             frame = self._frames[number]
             lane, lanes = frame.key_lane or _WHOLE
-            one = Reached(group.relation.schema, group.relation.name, lanes, lane, frame.lineage.system_identifier)
+            system, timeline = frame.lineage.system_identifier, timeline_before(frame.lineage, end.commit_lsn)
+            one = Reached(group.relation.schema, group.relation.name, lanes, lane, system, timeline)
             found[one] = None
         return list(found)
 

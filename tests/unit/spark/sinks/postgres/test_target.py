@@ -10,7 +10,7 @@ from headwater.spark.sinks.postgres.target import Misfit, Sent, Target, fit
 
 
 def column(name: str, *, required=False, generated=False, always=False) -> TargetColumn:
-    return TargetColumn(1, name, 25, "text", required, generated, always)
+    return TargetColumn(1, name, 25, "text", "text", required, generated, always)
 
 
 TARGET = Target(

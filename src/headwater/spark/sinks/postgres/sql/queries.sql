@@ -13,6 +13,10 @@ set row_security = off;
 -- Foreign keys and triggers have done their work at the source; what they did comes as changes of its own.
 set session_replication_role = 'replica';
 
+-- name: check_at_once
+-- What a deferred constraint refuses is said at the statement, where the row is still known.
+set constraints all immediate;
+
 -- name: limit_waiting
 -- A writer that hangs must not hold up a takeover for ever.
 select pg_catalog.set_config('lock_timeout', %(milliseconds)s || 'ms', true);
@@ -47,7 +51,8 @@ select position.schema_name as schema,
        position.lane::int as lane,
        position.commit_lsn,
        position.ordinal,
-       position.system_identifier
+       position.system_identifier,
+       position.timeline
   from unnest(%(schemas)s::text[], %(tables)s::text[]) as wanted (schema_name, table_name)
   join headwater.sink_position as position
     on position.pipeline = %(pipeline)s
@@ -58,17 +63,20 @@ select position.schema_name as schema,
 -- name: save_positions
 -- Move positions on, never back.
 insert into headwater.sink_position as kept (
-       pipeline, sink, schema_name, table_name, lanes, lane, commit_lsn, ordinal, system_identifier, updated_at
+       pipeline, sink, schema_name, table_name, lanes, lane, commit_lsn, ordinal, system_identifier, timeline,
+       updated_at
 )
 select %(pipeline)s, %(sink)s, reached.schema_name, reached.table_name, reached.lanes, reached.lane,
-       %(commit_lsn)s::pg_lsn, %(ordinal)s, reached.system_identifier, now()
+       %(commit_lsn)s::pg_lsn, %(ordinal)s, reached.system_identifier, reached.timeline, now()
   from unnest(
-           %(schemas)s::text[], %(tables)s::text[], %(lanes)s::smallint[], %(lane)s::smallint[], %(systems)s::text[]
-       ) as reached (schema_name, table_name, lanes, lane, system_identifier)
+           %(schemas)s::text[], %(tables)s::text[], %(lanes)s::smallint[], %(lane)s::smallint[], %(systems)s::text[],
+           %(timelines)s::integer[]
+       ) as reached (schema_name, table_name, lanes, lane, system_identifier, timeline)
     on conflict (pipeline, sink, schema_name, table_name, lanes, lane) do update
    set commit_lsn = excluded.commit_lsn,
        ordinal = excluded.ordinal,
        system_identifier = excluded.system_identifier,
+       timeline = excluded.timeline,
        updated_at = excluded.updated_at
  where (kept.commit_lsn, kept.ordinal) < (excluded.commit_lsn, excluded.ordinal);
 
@@ -93,6 +101,21 @@ select attribute.attrelid as table_oid,
        attribute.attname::text as name,
        attribute.atttypid as type_oid,
        pg_catalog.format_type(attribute.atttypid, attribute.atttypmod) as type_name,
+       (
+           with recursive step (oid, typmod, depth) as (
+               select attribute.atttypid, attribute.atttypmod, 0
+                union all
+               select type.typbasetype,
+                      case when step.typmod = -1 then type.typtypmod else step.typmod end,
+                      step.depth + 1
+                 from step
+                 join pg_catalog.pg_type as type on type.oid = step.oid and type.typtype = 'd'
+           )
+           select pg_catalog.format_type(step.oid, step.typmod)
+             from step
+            order by step.depth desc
+            limit 1
+       ) as staged_type,
        attribute.attnotnull and not attribute.atthasdef and attribute.attidentity = '' as is_required,
        attribute.attgenerated <> '' as is_generated,
        attribute.attidentity = 'a' as is_identity_always

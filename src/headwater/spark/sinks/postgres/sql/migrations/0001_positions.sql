@@ -19,6 +19,7 @@ create table headwater.sink_position (
     commit_lsn pg_lsn not null,
     ordinal integer not null,
     system_identifier text,
+    timeline integer,
     updated_at timestamptz not null,
     primary key (pipeline, sink, schema_name, table_name, lanes, lane)
 ) with (fillfactor = 50);
