@@ -153,7 +153,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def _is_daemon(process: psutil.Process | None) -> bool:
-    return process is not None and "pyspark.daemon" in process.cmdline()
+    return process is not None and "headwater.python_daemon" in process.cmdline()
 
 
 def _is_planner(process: psutil.Process) -> bool:

@@ -69,7 +69,7 @@ class Delivery:
         return spark.createDataFrame(rows, WIRE).repartition(max(lanes, 1), "lane").sortWithinPartitions("lane")
 
     def envelopes(self, spark: SparkSession) -> DataFrame:
-        rows = [_envelope(change) for change in self.changes]
+        rows = [envelope_of(change) for change in self.changes]
         return spark.createDataFrame(rows, ENVELOPE).coalesce(1)
 
 
@@ -108,7 +108,8 @@ def _changed(frame: Frame, data: bytes) -> Frame:
     return replace(frame, batch=replace(frame.batch, data=data))
 
 
-def _envelope(change: Change) -> tuple[object, ...]:
+def envelope_of(change: Change) -> tuple[object, ...]:
+    """A change as a row of the DataFrame `changes`."""
     parts = (None if row is None else json_object(row) for row in (change.key, change.before, change.after))
     place = (int(change.position.commit_lsn), change.position.ordinal, change.xid, change.committed_at)
     return (*place, str(change.op), change.schema, change.table, *parts, list(change.unchanged))

@@ -13,6 +13,8 @@ from headwater.embedded import resolve_java, state_directory
 if TYPE_CHECKING:
     from threading import Event
 
+    from pyspark.sql import SparkSession
+
     from headwater.spark.settings import PipelineSettings
 
 _log = logging.getLogger(__name__)
@@ -60,4 +62,14 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
         Pipeline(spark, settings, sinks, stopping).run(once=once)
         _log.info("pipeline %s: stopped", settings.name, extra={"pipeline": settings.name})
     finally:
+        _end(spark)
+
+
+def _end(spark: "SparkSession") -> None:
+    """End the session; Java may be gone already, by the same signal that stopped us."""
+    from py4j.protocol import Py4JError
+
+    try:
         spark.stop()
+    except (Py4JError, OSError) as exc:
+        _log.debug("Java has ended before us", exc_info=exc)

@@ -25,6 +25,7 @@ _MEASURED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "headwater.python_daemon",
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
@@ -110,10 +111,6 @@ def _quieten() -> None:
         PySparkLogger.getLogger(repeating).setLevel(logging.CRITICAL)
     # It tells of every call from Java to Python, and of every exception in one, which Spark raises again.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    gateway = logging.getLogger("py4j")
-    if gateway.level == logging.NOTSET:
-        # It tells of each connection that it closes, and at debug level of each call.
-        gateway.setLevel(logging.WARNING)
 
 
 @contextmanager

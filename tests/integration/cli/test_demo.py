@@ -44,7 +44,14 @@ def started(temporary, *arguments):
     environment |= {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
     command = [sys.executable, "-m", "headwater.cli", "demo", *arguments]
     with subprocess.Popen(
-        command, env=environment, cwd=temporary, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=environment,
+        cwd=temporary,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A group of its own, as a terminal gives to a command.
+        process_group=0,
     ) as program:
         try:
             yield program
@@ -185,7 +192,8 @@ def test_ctrl_c_while_changes_are_delivered_leaves_nothing_behind(temporary, dat
     with started(temporary, "--seconds", "60", "--url", database) as program:
         wait_for(program, "mixed traffic")
         running = children(program)
-        program.send_signal(signal.SIGINT)
+        # From a terminal it goes to Java and its kin as well.
+        os.killpg(program.pid, signal.SIGINT)
         output, errors = program.communicate()
 
     assert (program.returncode, output) == (130, ""), errors

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.embedded import EmbeddedPostgres
@@ -242,8 +243,10 @@ def _run(pipeline: Pipeline) -> None:
 
 
 @pytest.fixture
-def running(spark: SparkSession) -> Iterator[Callable[[PipelineSettings], Pipeline]]:
+def running(spark: SparkSession, settings: PipelineSettings) -> Iterator[Callable[[PipelineSettings], Pipeline]]:
     """Starts pipelines that run until the end of the test, in threads."""
+    # They have to end before their databases do.
+    del settings
     started: list[tuple[Thread, Event]] = []
 
     def start(settings: PipelineSettings) -> Pipeline:
@@ -289,3 +292,13 @@ def test_a_later_run_fences_the_earlier_one(spark, running, settings, source, ta
     eventually(lambda: pipeline.report.phase is Phase.FAILED, seconds=60)
     assert "later run" in (pipeline.report.error or "") or SinkFenced.__name__ in (pipeline.report.error or "")
     assert _rows(target, "select count(*) from entry") == [(0,)]
+
+
+def test_progress_that_is_committed_before_it_is_delivered_cannot_be_asked_for(spark, settings, source):
+    """The source confirms what Spark has committed, so that must not run ahead of the sinks."""
+    prepare(settings)
+    options = {"url": settings.source.url, "slot": settings.source.slot, "publication": "shop"}
+    changes = spark.readStream.format("headwater.changes").options(**options).load()
+    writer = changes.writeStream.foreachBatch(lambda _batch, _number: None).option("checkpointLocation", settings.checkpoint)
+    with pytest.raises(PySparkException, match=r"(?i)async progress tracking"):
+        writer.option("asyncProgressTrackingEnabled", True).start()

@@ -81,15 +81,15 @@ def _server_settings() -> PostgresSettings:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what a pipeline logs of its course, which the view shows, unless somebody wants to see everything."""
-    ours = logging.getLogger("headwater")
-    before = ours.level
-    if ours.getEffectiveLevel() == logging.INFO:
-        ours.setLevel(logging.WARNING)
+    """Without what is logged of the course of things, which the view shows, unless somebody wants to see everything."""
+    root = logging.getLogger()
+    before = root.level
+    if before == logging.INFO:
+        root.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        ours.setLevel(before)
+        root.setLevel(before)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class Tally:
 
     def __init__(self, began: datetime) -> None:
         self._newest = began
-        self._seen: deque[tuple[datetime, int]] = deque([(began, 0)])
+        self._seen: deque[tuple[datetime, int]] = deque()
         self.lags: list[float] = []
         self.rate = 0.0
 

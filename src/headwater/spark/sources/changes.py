@@ -3,9 +3,9 @@
 Spark keeps one planner process per query; the slot is read there, by a capture thread, and ranges of what was read are cut
 there into partitions. Tasks get the server's bytes and decode them into Arrow. The names of the methods are Spark's.
 
-What a query has committed is confirmed to the server, so it must commit after it has delivered. Spark's option
-`asyncProgressTrackingEnabled` breaks that, and a source cannot see it: `build_session` refuses the setting, but whoever
-writes a `writeStream` of their own must leave it out.
+What a query has committed is confirmed to the server, so it must commit after it has delivered. The option
+`asyncProgressTrackingEnabled` of a `writeStream` breaks that, and a source cannot see it. Spark refuses it for
+`foreachBatch`, which pipelines use; whoever writes a query of their own must leave it out.
 """
 
 from collections.abc import Iterator

@@ -11,16 +11,14 @@ from contextlib import closing
 from dataclasses import replace
 
 from headwater.capture import Capture, CaptureSettings, emit_mark
-from headwater.capture.statements import wal_position
-from headwater.capture.statements import commit_locally
+from headwater.capture.statements import commit_locally, wal_position
 from headwater.errors import PositionError, SourceError
 from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import Index
 from headwater.postgres.replication.slot import find_slot, require_usable
-from headwater.postgres.statements import execute_sync
-from headwater.postgres.statements import fetch_sync
+from headwater.postgres.statements import execute_sync, fetch_sync
 
 # While a range that was logged is awaited: how often to look whether the stream is still alive.
 _PATIENCE_SECONDS = 1.0

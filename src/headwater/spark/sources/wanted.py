@@ -7,7 +7,7 @@ from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch, relations_in, tags_of
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.pgoutput import parse_relation
-from headwater.postgres.replication.publication import find_publication
+from headwater.postgres.replication.publication import Found, find_publication
 
 
 class Wanted:
@@ -18,21 +18,22 @@ class Wanted:
     """
 
     def __init__(self, url: str, publication: str, patterns: tuple[str, ...]) -> None:
-        self._url = url
+        self._url, self._publication = url, publication
         self._patterns = [parse_pattern(pattern) for pattern in patterns]
         self._judged: dict[bytes, bool] = {}
-        self._is_needed = self._holds_more(publication)
 
     def dropped(self, batch: Batch) -> frozenset[int]:
         """The oids of the tables in a batch that nobody asked for."""
-        if not self._is_needed:
-            return frozenset()
         sent = relations_in(batch.data, batch.bounds, tags_of(batch.data, batch.bounds), batch.xid_bytes)
         described = {**batch.relations, **sent}
         unknown = [message for message in described.values() if message not in self._judged]
         if unknown:
-            tables = self._tables()
-            self._judged.update((message, self._judge(parse_relation(message), tables)) for message in unknown)
+            # Each time, for a publication may be widened while it is read.
+            with translated(self._url), closing(connect_sync(self._url)) as connection:
+                published, tables = find_publication(connection, self._publication), list_tables(connection)
+            is_narrow = not self._holds_more(published, tables)
+            by_oid = {table.oid: table for table in tables}
+            self._judged.update((message, is_narrow or self._judge(parse_relation(message), by_oid)) for message in unknown)
         return frozenset(oid for oid, message in described.items() if not self._judged[message])
 
     def _judge(self, relation: Relation, tables: dict[int, Table]) -> bool:
@@ -46,16 +47,10 @@ class Wanted:
         family = [tables[oid] for oid in (relation.oid, *tables[relation.oid].ancestors) if oid in tables]
         return any(map(self._matches, family))
 
-    def _holds_more(self, publication: str) -> bool:
-        with translated(self._url), closing(connect_sync(self._url)) as connection:
-            found, tables = find_publication(connection, publication), list_tables(connection)
-        if found is None or found.all_tables or found.schemas:
+    def _holds_more(self, published: Found | None, tables: list[Table]) -> bool:
+        if published is None or published.all_tables or published.schemas:
             return True
-        return any(table.oid in found.tables and not self._matches(table) for table in tables)
+        return any(table.oid in published.tables and not self._matches(table) for table in tables)
 
     def _matches(self, table: Table) -> bool:
         return any(pattern.matches(table) for pattern in self._patterns)
-
-    def _tables(self) -> dict[int, Table]:
-        with translated(self._url), closing(connect_sync(self._url)) as connection:
-            return {table.oid: table for table in list_tables(connection)}

@@ -106,6 +106,22 @@ def test_shape_table_has_no_room_for_rows_of_another_table(database, tables):
             assert [row["id"] for row in _read(reader, 1)] == [1]
 
 
+def test_a_publication_that_is_widened_while_a_stream_runs_brings_no_other_table_in(database):
+    with connect_sync(database) as connection:
+        connection.execute("create table t (id int primary key)")
+        connection.execute("create table other (id int primary key)")
+        with reading(url=database, slot="hw", shape="table", table="t") as reader:
+            start = reader.initialOffset()
+            connection.execute("insert into t values (1)")
+            (first,) = ranges(reader, 1, start)
+            connection.execute("alter publication hw add table other")
+            connection.execute("begin")
+            connection.execute("insert into other values (7)")
+            connection.execute("insert into t values (2)")
+            connection.execute("commit")
+            assert [row["id"] for row in _read(reader, 1, first.end)] == [2]
+
+
 def test_shape_table_needs_one_table_that_is_there(database):
     with _prepare(database, "create table a (id int primary key)", "create table b (_op int primary key)"):
         with pytest.raises(SettingsError, match=r"'\*' stands for 2; name one"):

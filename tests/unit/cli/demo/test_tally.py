@@ -37,11 +37,18 @@ def test_before_anything_was_delivered_the_target_is_behind_since_the_beginning(
 
 def test_the_rate_is_that_of_the_last_two_seconds():
     tally, rates = Tally(NOON), []
-    for second, delivered in ((1, 100), (2, 100), (3, 1100), (4, 1100), (5, 1100), (6, 1100)):
+    for second, delivered in ((0, 0), (1, 100), (2, 100), (3, 1100), (4, 1100), (5, 1100), (6, 1100)):
         tally.look(after(second), written=2000, delivered=delivered, committed_at=NOON)
         rates.append(tally.rate)
 
-    assert rates == [100, 50, 500, 500, 0, 0]
+    assert rates == [0, 100, 50, 500, 500, 0, 0]
+
+
+def test_what_was_delivered_before_the_first_look_is_no_rate():
+    tally = Tally(NOON)
+    tally.look(after(0.01), written=500, delivered=500, committed_at=NOON)
+
+    assert tally.rate == 0
 
 
 def test_without_a_look_there_is_neither_lag_nor_rate():

@@ -42,6 +42,10 @@ class Refused(Exception):
         self.reason, self.sqlstate = reason, sqlstate
 
 
+class Held(Refused):
+    """Rows whose turn has not come: an earlier change that was refused has to be made before."""
+
+
 class Halted(Exception):
     """Something was refused, and there is no savepoint to go back to."""
 
@@ -128,7 +132,7 @@ class TableWriter:
             self._attempt(log[:half], direct=False)
             self._attempt(log[half:], direct=False)
             return
-        if log.moved[0] and not log.kept[0]:
+        if log.moved[0] and not log.kept[0] and not isinstance(refused, Held):
             # The row is not under its old key any more, whether or not the new one is taken.
             with self.connection.transaction():
                 self._merge(log, log.old, [])

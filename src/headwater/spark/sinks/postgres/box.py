@@ -2,7 +2,8 @@
 
 A later change of the same row that has all its columns makes a letter pointless. One that left columns alone does not:
 what it left alone may be in the letter, so it becomes a letter too, until a whole row comes. A letter with a `new_key` gives
-a row another key and left columns of it alone: the row stays under its old key, and whatever concerns either key waits.
+a row another key that it does not have yet, for columns of it were left alone: the row stays under its old key, and whatever
+concerns either key waits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from headwater.model import Position
 from headwater.spark.letters import Letter, OpenLetter
-from headwater.spark.sinks.postgres.apply import Refused
+from headwater.spark.sinks.postgres.apply import Held, Refused
 from headwater.spark.sinks.postgres.log import TRUNCATE, Arrays, Log
 from headwater.spark.sinks.postgres.session import Address
 from headwater.spark.sinks.postgres.target import Fit, Sent
@@ -20,11 +21,15 @@ from headwater.spark.sinks.postgres.target import Fit, Sent
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A change, alone in its log, that the target does not take, and why."""
+    """A change, alone in its log, that the target does not take, and why.
+
+    It `moves` if the row has yet to leave its old key.
+    """
 
     run: "Run"
     log: Log
     reason: str
+    moves: bool
 
     @property
     def position(self) -> Position:
@@ -98,7 +103,7 @@ class LetterBox:
 
     def before(self, log: Log) -> None:
         if self._held and any(key in self._held for key in self._concerned(log)):
-            raise Refused("an earlier change, which gives the row another key, is a dead letter; replay or drop that first")
+            raise Held("an earlier change, which gives the row another key, is a dead letter; replay or drop that first")
         if self._waiting and log.kept.any():
             whole = {key for key, _ in self._whole(log)}
             if any(key in self._waiting and key not in whole for key in self._concerned(log)):
@@ -116,12 +121,16 @@ class LetterBox:
     def refuse(self, log: Log, refused: Refused) -> None:
         if refused.sqlstate in self.passing:
             raise Postponed
-        refusal = Refusal(self.run, log, refused.reason)
+        moves = bool(log.moved[0] and (log.kept[0] or isinstance(refused, Held)))
+        refusal = Refusal(self.run, log, refused.reason, moves)
         self.refused.append(refusal)
-        if log.key and log.moved[0] and log.kept[0]:
+        if moves:
             self._held.update(self._concerned(log))
             self._holding.append(refusal.position)
             return
+        if log.moved[0]:
+            # The row has left its old key, and whatever waited there with it.
+            self._forget(self.run.keys(log, log.old))
         for key in self._all(log):
             self._waiting.setdefault(key, []).append(refusal.position)
 

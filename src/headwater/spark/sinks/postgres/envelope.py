@@ -15,10 +15,10 @@ from headwater.postgres.replication.columnar import Places
 from headwater.spark.letters import Letter, letter_of_envelope
 from headwater.spark.sinks.postgres.box import Refusal
 from headwater.spark.sinks.postgres.from_json import parse_row, plain_text, to_literal
-from headwater.spark.sinks.postgres.log import DELETE, INSERT, TRUNCATE, UPDATE, Arrays, Log, moved_rows
+from headwater.spark.sinks.postgres.log import DELETE, INSERT, TRUNCATE, UPDATE, Arrays, Log, Mask, moved_rows
 from headwater.spark.sinks.postgres.session import Address
 from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
-from headwater.spark.sinks.postgres.target import Fit, Sent
+from headwater.spark.sinks.postgres.target import Fit, Misfit, Sent
 
 _TAGS: Mapping[str, int] = {
     Op.INSERT: INSERT,
@@ -28,7 +28,7 @@ _TAGS: Mapping[str, int] = {
     Op.DELETE: DELETE,
     Op.TRUNCATE: TRUNCATE,
 }
-_NEEDED = ("commit_lsn", "ordinal", "op", "schema", "table")
+_NEEDED = ("commit_lsn", "ordinal", "committed_at", "op", "schema", "table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class EnvelopeRun:
         values = tuple(self._texts(fit, name, [row.after for row in self.rows]) for name in names)
         old = tuple(self._texts(fit, name, [row.old for row in self.rows]) for name in found)
         has_old = np.array([bool(row.old) and all(name in (row.old or ()) for name in found) for row in self.rows], np.bool_)
+        self._check_old(fit, found, has_old)
         masks = {
             number: np.array([name in row.unchanged for row in self.rows], np.bool_) for number, name in enumerate(names)
         }
@@ -103,6 +104,18 @@ class EnvelopeRun:
             np.arange(count),
         )
 
+    def _check_old(self, fit: Fit, found: Sequence[str], has_old: Mask) -> None:
+        """Rows that go, or change what they are found by, say which they are; else they would be left behind."""
+        for at in np.flatnonzero(~has_old).tolist():
+            row = self.rows[at]
+            if row.tag == DELETE or row.envelope["op"] == Op.UPDATE_KEY or (row.tag == UPDATE and not fit.key):
+                known = row.old or {}
+                raise Misfit(
+                    f"a change of {fit.target} came out of the transform without the old value of column "
+                    f"{next((name for name in found if name not in known), found[0])!r}, by which rows are found in the "
+                    "target; let the transform do to `key` and `before` what it does to `after`"
+                )
+
     def _texts(self, fit: Fit, name: str, rows: Sequence[Mapping[str, Any] | None]) -> pa.Array:
         column = next(column for column in fit.columns if column.name == name)
         write = to_literal(fit.types, column.type_oid)
@@ -122,14 +135,15 @@ class EnvelopeRun:
         for one in refused:
             row = self.rows[int(one.log.origins[0])]
             letter = letter_of_envelope(row.envelope, self.lineage, one.reason, **whose)
-            found.append(_about(letter, row, one.log) if one.log.moved[0] else letter)
+            found.append(_about(letter, row, one) if one.log.moved[0] else letter)
         return found
 
 
-def _about(letter: Letter, row: Row, log: Log) -> Letter:
-    """A change of the key: what is left to be done is the new row, unless the old one still has columns of it."""
-    new_key = {name: (row.after or {}).get(name) for name in (log.columns[number] for number in log.key)}
-    return replace(letter, new_key=new_key) if log.kept[0] else replace(letter, key=new_key, new_key=None)
+def _about(letter: Letter, row: Row, refusal: Refusal) -> Letter:
+    """A change of the key: what is left to be done is the new row, unless the old one has yet to go."""
+    names = (refusal.log.columns[number] for number in refusal.log.key)
+    new_key = {name: (row.after or {}).get(name) for name in names}
+    return replace(letter, new_key=new_key) if refusal.moves else replace(letter, key=new_key, new_key=None)
 
 
 class Envelopes:

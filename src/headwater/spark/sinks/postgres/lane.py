@@ -190,8 +190,11 @@ class _Raising:
         raise refused
 
 
-def replay_change(address: Address, session: Session, inputs: Inputs) -> None:
-    """Write changes by themselves, whatever the positions are; raises SinkError with the reason if they are refused."""
+def replay_change(address: Address, session: Session, inputs: Inputs, *, moves: bool) -> None:
+    """Write changes by themselves, whatever the positions are; raises SinkError with the reason if they are refused.
+
+    Unless it `moves`, a row that gets another key has left its old one already.
+    """
 
     def write() -> None:
         with session.connection.transaction():
@@ -200,8 +203,8 @@ def replay_change(address: Address, session: Session, inputs: Inputs) -> None:
                 for run in inputs.runs(table, ()):
                     fit, staging = session.fit(*table, run.sent)
                     log = run.log(fit)
-                    # A whole row left its old key when it was refused, and that key may be another row's by now.
-                    log = replace(log, moved=log.moved & log.kept)
+                    # A row that left its old key when it was refused stays away: the key may be another row's by now.
+                    log = replace(log, moved=log.moved & moves)
                     TableWriter(session.connection, staging, _Raising(), is_careful=True).apply(log)
 
     try:

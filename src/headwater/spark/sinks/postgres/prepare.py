@@ -28,7 +28,8 @@ class SourceTable:
     def sent(self) -> Sent:
         names = tuple(column.name for column in self.columns)
         has_identity = self.table.replica_identity not in (_FULL, _NOTHING)
-        return Sent(names, tuple(self.table.identity) if has_identity else None, tuple(self.table.key))
+        # Without a key, by which none of its rows can change, a table only gets new ones.
+        return Sent(names, (tuple(self.table.identity) or None) if has_identity else None, tuple(self.table.key))
 
 
 def read_source(url: str, tables: Sequence[str]) -> list[SourceTable]:

@@ -117,7 +117,7 @@ class PostgresSink:
             inputs = Frames([frame_of(letter)])
         else:
             inputs = Envelopes([_row(letter)], self._lineage or self._source_lineage(), self.name)
-        replay_change(self._address, self._session, inputs)
+        replay_change(self._address, self._session, inputs, moves=letter.new_key is not None)
 
     def close(self) -> None:
         self._session.close()

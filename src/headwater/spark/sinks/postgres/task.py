@@ -31,9 +31,9 @@ OUTCOME: Final = StructType(
         StructField("reason", StringType()),
     ]
 )
-_CONTENDED = "contended"
+_CONTENDED, _FAILED = "contended", "failed"
 # The worst first: what is told when tasks failed for different reasons.
-_FAILURES: Final = {"fenced": SinkFenced, "failed": SinkError, "unavailable": SinkUnavailable}
+_FAILURES: Final = {"fenced": SinkFenced, _FAILED: SinkError, "unavailable": SinkUnavailable}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class WriteTask:
         except Contended:
             failure = _CONTENDED
         except SinkError as error:
-            failure, reason = next(name for name, kind in _FAILURES.items() if type(error) is kind), error.reason
+            failure, reason = next((name for name, kind in _FAILURES.items() if type(error) is kind), _FAILED), error.reason
         outcome = {"changes": [written.changes], "skipped": [written.skipped], "letters": [written.letters]}
         text = {"failure": pa.array([failure], pa.string()), "reason": pa.array([reason], pa.string())}
         yield pa.RecordBatch.from_pydict({**outcome, **text})

@@ -41,7 +41,8 @@ class WireRun:
         columns = self.relation.columns
         identity = None
         if self.relation.identity not in _NO_IDENTITY:
-            identity = tuple(column.name for column in columns if column.key)
+            # Without a key none of the table's rows can change: it only gets new ones.
+            identity = tuple(column.name for column in columns if column.key) or None
         return Sent(tuple(column.name for column in columns), identity)
 
     def log(self, fit: Fit) -> Log:
@@ -68,17 +69,13 @@ class WireRun:
             reasons.setdefault(int(one.log.origins[0]), {})[one.position] = one.reason
         whose = {"pipeline": address.pipeline, "sink": address.sink}
         found = [one for number, by in reasons.items() for one in letters_at(self.frames[number], by, **whose)]
-        moved = {one.position: one.log for one in refused if one.log.moved[0]}
+        moved = {one.position: one for one in refused if one.log.moved[0]}
         return [self._about(one, moved[one.position]) if one.position in moved else one for one in found]
 
-    def _about(self, letter: Letter, log: Log) -> Letter:
-        """A change of the key: what is left to be done is the new row, unless the old one still has columns of it."""
-        new_key = self._new_key(log)
-        return replace(letter, new_key=new_key) if log.kept[0] else replace(letter, key=new_key, new_key=None)
-
-    def _new_key(self, log: Log) -> dict[str, Any]:
-        key: dict[str, Any] = json.loads(self.keys(log, log.key_values)[0])
-        return key
+    def _about(self, letter: Letter, refusal: Refusal) -> Letter:
+        """A change of the key: what is left to be done is the new row, unless the old one has yet to go."""
+        new_key: dict[str, Any] = json.loads(self.keys(refusal.log, refusal.log.key_values)[0])
+        return replace(letter, new_key=new_key) if refusal.moves else replace(letter, key=new_key, new_key=None)
 
 
 class Frames:

@@ -1,9 +1,10 @@
 """What tests of the sink share: a run of it that writes in this process, as a task of Spark's does, and a look."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from psycopg import sql
 
@@ -11,18 +12,23 @@ from headwater.model import Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.spark.frame import Frame
-from headwater.spark.letters import LetterSummary, list_letters, list_open
+from headwater.spark.letters import LetterSummary, OpenLetter, find_letter, list_letters, list_open
+from headwater.spark.letters.letter import State
 from headwater.spark.settings import LaneRule, PostgresSinkSettings
+from headwater.spark.shape import ENVELOPE
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres import PostgresSink, statements
+from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.lane import LaneWriter
 from headwater.spark.sinks.postgres.session import Address, Session
 from headwater.spark.sinks.postgres.wire import Frames
 from headwater.spark.sources.lanes import split
-from tests.conformance.frames import Delivery
+from tests.conformance.frames import Delivery, envelope_of
 
 PIPELINE, SINK = "shop", "copy"
 PATIENCE = timedelta(seconds=5)
+# What a transform does to a row of the DataFrame `changes`.
+Transform = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,29 @@ class Applying:
 
     def write(self, delivery: Delivery, *, is_alone: bool = False) -> Written:
         """All frames in one task."""
-        with closing(connect_sync(self.address.state_url)) as state:
-            letters = list_open(state, PIPELINE, SINK)
         writer = LaneWriter(self.address, self.session, self.epoch, is_alone)
-        return writer.write(Frames(delivery.frames), delivery.span, letters)
+        return writer.write(Frames(delivery.frames), delivery.span, self._open_letters())
+
+    def write_envelopes(self, delivery: Delivery, transform: Transform = dict) -> Written:
+        """The same changes as they come out of a transform, in one task."""
+        changes = [transform(dict(zip(ENVELOPE.fieldNames(), envelope_of(c), strict=True))) for c in delivery.changes]
+        inputs = Envelopes(changes, delivery.frames[0].lineage, SINK)
+        return LaneWriter(self.address, self.session, self.epoch, is_alone=True).write(
+            inputs, delivery.span, self._open_letters()
+        )
+
+    def replay_all(self) -> None:
+        """All letters that wait, in the order of the stream; they stay as they are."""
+        with closing(connect_sync(self.address.state_url)) as state:
+            waiting = [letter.id for letter in list_letters(state, pipeline=PIPELINE, state=State.OPEN)]
+            stored = [find_letter(state, id) for id in waiting]
+        for letter in stored:
+            assert letter is not None
+            self.sink.replay(letter.letter)
+
+    def _open_letters(self) -> list[OpenLetter]:
+        with closing(connect_sync(self.address.state_url)) as state:
+            return list_open(state, PIPELINE, SINK)
 
 
 def build(

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from headwater.errors import SinkError
 from headwater.spark.sinks import Written
 from tests.conformance.frames import capture
 from tests.integration.spark.sinks.postgres.applying import after, applying, by_key, execute, letters, rows
@@ -273,6 +274,85 @@ def test_key_lanes_written_by_tasks_of_their_own_make_the_same(database, target)
     assert written == Written(changes=len(delivery.changes))
     for table in ("item", "pair"):
         assert rows(target, table) == rows(database, table)
+
+
+@pytest.mark.parametrize("way", ["write", "write_envelopes"])
+@pytest.mark.parametrize("key", ["primary key", ""], ids=["key", "keyless"])
+def test_a_range_of_deletes_alone_finds_rows_whose_identity_is_the_whole_row(database, target, way, key):
+    setup = (f"create table item (id int {key}, v text)", "alter table item replica identity full")
+    statements = ("insert into item values (1, 'a'), (2, 'b'), (3, null)", "delete from item where id <> 2")
+    delivery = capture(database, statements, tables=("item",), setup=setup)
+    with applying(database, target, ["item"]) as run:
+        getattr(run, way)(delivery.between(delivery.span.start, after(delivery, 3)))
+        assert getattr(run, way)(delivery) == Written(changes=2, skipped=3)
+
+    assert rows(target, "item") == rows(database, "item") == ["(2,b)"]
+
+
+def test_a_type_that_does_not_allow_null_is_no_hindrance_for_rows_that_go_or_leave_values_alone(database, target):
+    domain = "create domain name as text not null check (length(value) > 0)"
+    execute(target, domain)
+    table = "create table item (id int primary key, v name, big name, codes varchar(3)[])"
+    setup = (domain, table, "alter table item alter column big set storage external")
+    statements = (
+        "insert into item select i, 'v', repeat('x', 4000), '{abc}' from generate_series(1, 3) as i",
+        "delete from item where id = 1",
+        "update item set v = 'w' where id = 2",
+        "update item set id = 9 where id = 3",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=setup)
+    with applying(database, target, ["item"]) as run:
+        run.write(delivery.between(delivery.span.start, after(delivery, 3)))
+        assert run.write(delivery) == Written(changes=3, skipped=3)
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+@pytest.mark.parametrize("way", ["write", "write_envelopes"])
+def test_a_constraint_that_is_checked_at_the_end_is_checked_before_that_and_makes_a_letter(database, target, way):
+    execute(target, "create table item (id int primary key, v int, unique (v) deferrable initially deferred)")
+    setup = ("create table item (id int primary key, v int)",)
+    delivery = capture(database, ("insert into item values (1, 5), (2, 5), (3, 6)",), tables=("item",), setup=setup)
+    with applying(database, target, ["item"]) as run:
+        assert getattr(run, way)(delivery) == Written(changes=2, letters=1)
+
+    assert [letter.key for letter in letters(database)] == [{"id": 2}]
+    assert rows(target, "item") == ["(1,5)", "(3,6)"]
+
+
+def test_a_table_without_a_key_that_only_grows_is_delivered(database, target):
+    """As it is under a publication of all tables, where nobody has asked whether its rows can be told apart."""
+    setup = ("create table item (v text)",)
+    delivery = capture(database, ("insert into item values ('a'), ('a'), (null)",), tables=("item",), setup=setup)
+    with applying(database, target, ["item"]) as run:
+        assert run.write(delivery) == Written(changes=3)
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+@pytest.mark.parametrize("change", ["delete from item where id = 1", "update item set id = 3 where id = 1"])
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_transform_that_renames_the_key_in_new_rows_only_is_refused_and_loses_no_delete(database, target, change, cut):
+    def rename(row):
+        return {**row, "after": row["after"] and row["after"].replace('"id"', '"number"')}
+
+    def rename_everywhere(row):
+        parts = {name: row[name] and row[name].replace('"id"', '"number"') for name in ("key", "before", "after")}
+        return {**row, **parts}
+
+    execute(target, "create table item (number int primary key, v text)")
+    setup = ("create table item (id int primary key, v text)",)
+    statements = ("insert into item values (1, 'a'), (2, 'b')", change)
+    delivery = capture(database, statements, tables=("item",), setup=setup)
+    with applying(database, target, []) as run:
+        if cut:
+            run.write_envelopes(delivery.between(delivery.span.start, after(delivery, cut)), rename_everywhere)
+        with pytest.raises(SinkError, match="'(number|id)'"):
+            run.write_envelopes(delivery, rename)
+        assert len(rows(target, "item")) == cut
+        run.write_envelopes(delivery, rename_everywhere)
+
+    assert rows(target, "item") == rows(database, "item")
 
 
 def _as_plain(url: str) -> str:

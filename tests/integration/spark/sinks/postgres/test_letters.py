@@ -10,7 +10,7 @@ from headwater.spark.letters import find_letter
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres.lane import Contended
 from tests.conformance.frames import Delivery, capture
-from tests.integration.spark.sinks.postgres.applying import after, applying, by_key, execute, letters, rows
+from tests.integration.spark.sinks.postgres.applying import Applying, after, applying, by_key, execute, letters, rows
 
 SETUP = (
     "create table item (id int primary key, v text, big text)",
@@ -144,6 +144,152 @@ def test_a_refused_row_with_a_new_key_is_not_left_under_the_old_one(database, ta
 
     assert rows(target, "item") == ["(2,b,)"]
     assert (stored(database, 0).key, stored(database, 0).new_key) == ({"id": 200}, None)
+
+
+BOTH_WAYS = pytest.mark.parametrize("way", ["write", "write_envelopes"])
+# The target has no room for what is longer, until it is given some.
+NARROW = "create table item (id int primary key, v varchar(5), big text)"
+WIDEN = "alter table item alter column v type text"
+
+
+def deliver(run: Applying, way: str, delivery: Delivery, cut: int) -> None:
+    """All changes, in two ranges unless the cut is 0."""
+    write = getattr(run, way)
+    if cut:
+        write(delivery.between(delivery.span.start, after(delivery, cut)))
+    write(delivery)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_refused_row_with_a_new_key_waits_also_when_its_old_key_is_used_again(database, target, way, cut):
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a')",
+        "update item set id = 7, v = 'far too long' where id = 1",
+        "insert into item values (1, 'new')",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        deliver(run, way, delivery, cut)
+        assert rows(target, "item") == ["(1,new,)"]
+        assert found(database) == [("u_pk", {"id": 7}, "open")]
+        execute(target, WIDEN)
+        run.replay_all()
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+def test_what_concerns_a_row_that_has_yet_to_get_its_new_key_waits_for_that(database, target, way, cut):
+    """A column was left alone, so that the row under the old key is needed whatever comes for that key."""
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a', repeat('x', 4000))",
+        "update item set id = 7, v = 'far too long' where id = 1",
+        "insert into item values (1, 'n')",
+        "update item set id = 5 where id = 1",
+        "update item set v = 'ok' where id = 7",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        deliver(run, way, delivery, cut)
+        assert [row[:6] for row in rows(target, "item")] == ["(1,a,x"]
+        assert [state for _, _, state in found(database)] == ["open"] * 4
+        execute(target, WIDEN)
+        run.replay_all()
+
+    assert rows(target, "item") == rows(database, "item")
+    assert len(rows(target, "item")) == 2
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_new_key_for_a_row_with_a_letter_does_not_pass_it_unless_the_row_comes_whole(database, target, way, cut):
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a', repeat('x', 4000))",
+        "update item set v = 'far too long', big = repeat('y', 4000) where id = 1",
+        "update item set id = 7, v = 'ok' where id = 1",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        deliver(run, way, delivery, cut)
+        assert [row[:6] for row in rows(target, "item")] == ["(1,a,x"], "never the new key with the old value"
+        assert found(database) == [("u", {"id": 1}, "open"), ("u_pk", {"id": 1}, "open")]
+        execute(target, WIDEN)
+        run.replay_all()
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_refused_row_with_a_new_key_outdates_the_letters_of_its_old_one(database, target, way, cut):
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a')",
+        "update item set v = 'far too long' where id = 1",
+        "update item set id = 7 where id = 1",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        deliver(run, way, delivery, cut)
+        assert found(database) == [("u", {"id": 1}, "superseded"), ("u_pk", {"id": 7}, "open")]
+        execute(target, WIDEN)
+        run.replay_all()
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+def test_a_truncate_frees_the_keys_that_waited_for_a_row_to_get_its_new_one(database, target):
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a', repeat('x', 4000))",
+        "update item set id = 7, v = 'far too long' where id = 1",
+        "truncate item",
+        "insert into item values (1, 'n'), (7, 'm')",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        run.write(delivery.between(delivery.span.start, after(delivery, 2)))
+        run.write(delivery)
+
+    assert found(database) == [("u_pk", {"id": 1}, "superseded")]
+    assert rows(target, "item") == rows(database, "item")
+
+
+@BOTH_WAYS
+def test_a_letter_of_a_new_key_is_outdated_by_a_later_change_of_that_key(database, target, way):
+    """Else a replay of it would take the row back in time."""
+    execute(target, NARROW)
+    statements = (
+        "insert into item values (1, 'a')",
+        "update item set id = 7, v = 'far too long' where id = 1",
+        "update item set v = 'new' where id = 7",
+    )
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        deliver(run, way, delivery, 2)
+
+    assert found(database) == [("u_pk", {"id": 7}, "superseded")]
+    assert rows(target, "item") == rows(database, "item") == ["(7,new,)"]
+
+
+def test_a_key_that_the_target_always_generates_cannot_be_changed_and_the_change_is_a_letter(database, target):
+    execute(target, "create table item (id int generated always as identity primary key, v text, big text)")
+    statements = (LARGE, "update item set id = 7 where id = 1", "update item set v = 'w' where id = 2")
+    delivery = capture(database, statements, tables=("item",), setup=SETUP)
+    with applying(database, target, ["item"]) as run:
+        assert run.write(delivery) == Written(changes=6, letters=1)
+        assert "generated by default" in letters(database)[0].reason
+        execute(target, "alter table item alter column id set generated by default")
+        run.session.close()
+        run.sink.close()
+        run.replay_all()
+
+    assert rows(target, "item") == rows(database, "item")
 
 
 def test_a_letter_is_replayed_once_the_target_takes_it(database, target):

@@ -2,10 +2,12 @@
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from headwater.errors import SinkError, SinkFenced
+from headwater.model.position import TimelineSwitch
 from headwater.postgres.connect import connect_sync
 from headwater.spark.frame import Frame
 from headwater.spark.sinks import Written
@@ -205,6 +207,55 @@ def test_changes_of_another_server_are_not_taken_for_applied(database, target, d
         ]
         with pytest.raises(SinkError, match="another server"):
             run.write(Delivery(tuple(other), delivery.span))
+
+
+def test_changes_of_another_history_of_the_server_are_not_taken_for_applied(database, target, delivery):
+    """A standby that lagged was promoted: it has written other changes to the positions that were delivered."""
+    with applying(database, target, ["item"]) as run:
+        run.write(delivery)
+        lost = delivery.changes[12].position.commit_lsn
+        promoted = [
+            replace(f, lineage=replace(f.lineage, timeline=2, switches=(TimelineSwitch(1, lost),))) for f in delivery.frames
+        ]
+        with pytest.raises(SinkError, match="of timeline 1, which the server does not have any more"):
+            run.write(Delivery(tuple(promoted), delivery.span))
+
+
+def test_changes_go_on_behind_a_promotion_that_lost_nothing(database, target, delivery):
+    middle = after(delivery, 12)
+    with applying(database, target, ["item"]) as run:
+        run.write(delivery.between(delivery.span.start, middle))
+        switch = TimelineSwitch(1, middle.commit_lsn)
+        frames = tuple(replace(f, lineage=replace(f.lineage, timeline=2, switches=(switch,))) for f in delivery.frames)
+        assert run.write(Delivery(frames, delivery.span)) == Written(changes=len(delivery.changes) - 12, skipped=12)
+        assert run.write(Delivery(frames, delivery.span)) == Written(skipped=len(delivery.changes))
+
+    assert rows(target, "item") == rows(database, "item")
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8, 50])
+def test_a_table_that_takes_the_place_of_another_is_delivered_behind_it(database, target, lanes):
+    """As in a migration without a pause; lanes must not take one for applied because the other is."""
+    statements = (
+        "insert into item values (1, 1)",
+        "insert into twin values (1, 2), (2, 3)",
+        "begin; alter table item rename to gone; alter table twin rename to item; commit",
+        "insert into item values (4, 4)",
+        "update item set n = 9 where id = 1",
+    )
+    setup = (*SETUP, "create table twin (like item including all)")
+    execute(target, *setup)
+    delivery = capture(database, statements, tables=("item", "twin"), setup=setup)
+    by_lane: dict[int, list[Frame]] = {}
+    for frame in delivery.split(lanes).frames:
+        by_lane.setdefault(frame.lane, []).append(frame)
+    with applying(database, target, ["item"]) as run:
+        written = [run.write(Delivery(tuple(frames), delivery.span)) for frames in by_lane.values()]
+
+    assert sum(written, Written()) == Written(changes=5)
+    assert rows(target, "twin") == ["(1,2)", "(2,3)"]
+    assert "(4,4)" in rows(target, "item")
+    assert "(1,9)" in rows(target, "item")
 
 
 def test_a_server_that_kills_the_connection_in_mid_write_leaves_nothing_and_the_write_completes(database, target, delivery):

@@ -85,6 +85,12 @@ def test_a_table_of_another_shape_is_refused_with_the_remedy(database, target, d
     assert ";" in problem
 
 
+def test_a_table_without_a_key_needs_none_in_the_target(database, target):
+    execute(database, "create table item (v text)")
+    execute(target, "create table item (v text)")
+    open_sink(database, target, "item")
+
+
 def test_types_that_the_target_lacks_are_named(database, target):
     execute(database, "create type mood as enum ('sad')", "create table item (id int primary key, m mood)")
     with closing(build(database, target, ["item"])) as sink:
