@@ -15,10 +15,10 @@ from pyspark import daemon
 _serve = daemon.worker
 
 
-def worker(connection: socket.socket, authenticated: bool) -> int:
+def worker(sock: socket.socket, authenticated: bool) -> int:
     """Serve one task, as PySpark does."""
     try:
-        code: int = _serve(connection, authenticated)
+        code: int = _serve(sock, authenticated)
     except BrokenPipeError:
         os._exit(1)
     if not gc.get_freeze_count():
