@@ -65,7 +65,7 @@ class Buffer:
                 batch = self._batches.popleft()
                 was_full = self.is_full
                 self._bytes -= len(batch.data)
-                self._taken_end = _end_or_commit(batch)
+                self._taken_end = max(self._taken_end, _end_or_commit(batch))
                 if was_full or not self._batches:
                     self._wake_reader()
                 return batch

@@ -347,7 +347,7 @@ def test_a_transform_that_renames_the_key_in_new_rows_only_is_refused_and_loses_
     with applying(database, target, []) as run:
         if cut:
             run.write_envelopes(delivery.between(delivery.span.start, after(delivery, cut)), rename_everywhere)
-        with pytest.raises(SinkError, match="'(number|id)'"):
+        with pytest.raises(SinkError, match=r"'(number|id)'"):
             run.write_envelopes(delivery, rename)
         assert len(rows(target, "item")) == cut
         run.write_envelopes(delivery, rename_everywhere)

@@ -196,7 +196,12 @@ def test_what_concerns_a_row_that_has_yet_to_get_its_new_key_waits_for_that(data
     with applying(database, target, ["item"]) as run:
         deliver(run, way, delivery, cut)
         assert [row[:6] for row in rows(target, "item")] == ["(1,a,x"]
-        assert [state for _, _, state in found(database)] == ["open"] * 4
+        # The insert may be outdated by what follows it, which is whole.
+        assert [(op, state) for op, _, state in found(database) if op != "c"] == [
+            ("u_pk", "open"),
+            ("u_pk", "open"),
+            ("u", "open"),
+        ]
         execute(target, WIDEN)
         run.replay_all()
 
