@@ -5,9 +5,10 @@ from contextlib import closing
 from headwater.errors import SettingsError, SourceError
 from headwater.postgres.catalog import Table, list_tables
 from headwater.postgres.connect import connect_sync, translated
-from headwater.postgres.replication.batch import Batch, relations_in, tags_of
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.cut import Index
 from headwater.postgres.replication.messages import Relation
-from headwater.postgres.replication.pgoutput import parse_relation
+from headwater.spark.sources.lanes import by_relation
 from headwater.spark.sources.protect import Protection
 
 
@@ -21,16 +22,16 @@ class Guard:
             table, _, column = name.rpartition(".")
             self._columns.setdefault(table, set()).add(column)
         self._protected = {oid for oid, table in self._tables().items() if _name(table) in self._columns}
-        self._seen: set[bytes] = set()
+        self._seen: set[Relation] = set()
 
     def check(self, batch: Batch) -> None:
         """Raise unless every protected column of the tables in a batch is there under its name."""
-        sent = relations_in(batch.data, batch.bounds, tags_of(batch.data, batch.bounds), batch.xid_bytes)
-        fresh = {message for message in (*batch.relations.values(), *sent.values()) if message not in self._seen}
+        # Only of tables that have rows there: a partition whose rows come as its root's is described as well.
+        fresh = {relation for relation, _ in by_relation(Index.of(batch))} - self._seen
         if fresh:
             tables = self._tables()
-            for message in fresh:
-                self._check(parse_relation(message), tables)
+            for relation in fresh:
+                self._check(relation, tables)
             self._seen |= fresh
 
     def _check(self, relation: Relation, tables: dict[int, Table]) -> None:

@@ -63,7 +63,7 @@ def lanes_of(batch: Batch, lanes: int) -> Ints:
     """The key lane of each row message; -1 for other messages and for tables that go as a whole."""
     index = Index.of(batch)
     found = np.full(len(index.tags), _NO_LANE, np.int64)
-    for relation, messages in _by_relation(index):
+    for relation, messages in by_relation(index):
         if relation.identity != _FULL and any(column.key for column in relation.columns):
             found[messages] = _spread(_key_hash(index, relation, messages), lanes)
     return found
@@ -76,6 +76,26 @@ def self_contained(batch: Batch) -> Batch:
     for at in np.flatnonzero(index.tags == ord("T")).tolist():
         oids.update(_truncated(index, at))
     return replace(batch, relations={oid: message for oid, message in batch.relations.items() if oid in oids})
+
+
+def by_relation(index: Index) -> Iterator[tuple[Relation, Ints]]:
+    """The row messages of each table, parted where the table is described anew."""
+    batch, (rows, oids) = index.batch, _rows(index)
+    described = np.flatnonzero(index.tags == ord("R"))
+    for oid in np.unique(oids).tolist():
+        mine = rows[oids == oid]
+        relation = batch.relations.get(oid)
+        edges = [
+            (int(at), b"R" + bytes(batch.message(int(at))[1 + batch.xid_bytes :]))
+            for at in described
+            if int.from_bytes(batch.message(int(at))[1 + batch.xid_bytes :][:4]) == oid
+        ]
+        parts = np.split(mine, np.searchsorted(mine, [at for at, _ in edges]))
+        for message, part in zip([relation, *(message for _, message in edges)], parts, strict=True):
+            if len(part):
+                if message is None:
+                    raise DecodeError(f"relation {oid} was never described")
+                yield parse_relation(message), part
 
 
 def _without(batch: Batch, dropped: frozenset[int]) -> Batch | None:
@@ -96,7 +116,7 @@ def _split_by_table(index: Index, lanes: int) -> Iterator[Laned]:
 def _table_lanes(index: Index, lanes: int) -> Ints:
     """The lane of each row message by the name of its table; -1 for other messages."""
     found = np.full(len(index.tags), _NO_LANE, np.int64)
-    for relation, messages in _by_relation(index):
+    for relation, messages in by_relation(index):
         found[messages] = _table_lane(relation, lanes)
     return found
 
@@ -224,7 +244,7 @@ def _has_new_identity(indexes: Sequence[Index]) -> bool:
     describes tables again that are as they were."""
     keys: dict[str, tuple[str, ...]] = {}
     for index in indexes:
-        for relation, _ in _by_relation(index):
+        for relation, _ in by_relation(index):
             key = () if relation.identity == _FULL else tuple(column.name for column in relation.columns if column.key)
             if keys.setdefault(relation.table, key) != key:
                 return True
@@ -236,26 +256,6 @@ def _rows(index: Index) -> tuple[Ints, Ints]:
     tags, batch = index.tags, index.batch
     rows = np.flatnonzero((tags == ord("I")) | (tags == ord("U")) | (tags == ord("D")))
     return rows, big_endian(batch.data, batch.bounds[rows] + 1 + batch.xid_bytes, 4)
-
-
-def _by_relation(index: Index) -> Iterator[tuple[Relation, Ints]]:
-    """The row messages of each table, parted where the table is described anew."""
-    batch, (rows, oids) = index.batch, _rows(index)
-    described = np.flatnonzero(index.tags == ord("R"))
-    for oid in np.unique(oids).tolist():
-        mine = rows[oids == oid]
-        relation = batch.relations.get(oid)
-        edges = [
-            (int(at), b"R" + bytes(batch.message(int(at))[1 + batch.xid_bytes :]))
-            for at in described
-            if int.from_bytes(batch.message(int(at))[1 + batch.xid_bytes :][:4]) == oid
-        ]
-        parts = np.split(mine, np.searchsorted(mine, [at for at, _ in edges]))
-        for message, part in zip([relation, *(message for _, message in edges)], parts, strict=True):
-            if len(part):
-                if message is None:
-                    raise DecodeError(f"relation {oid} was never described")
-                yield parse_relation(message), part
 
 
 def _key_hash(index: Index, relation: Relation, messages: Ints) -> npt.NDArray[np.uint64]:

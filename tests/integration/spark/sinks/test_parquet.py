@@ -10,11 +10,13 @@ from decimal import Decimal
 import pytest
 
 from headwater.errors import SinkError, SinkUnavailable
+from headwater.model.position import TimelineSwitch
 from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import Letter, find_letter, letter_of_envelope, list_letters
 from headwater.spark.settings import ParquetSinkSettings
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Span, Written
+from headwater.spark.sinks.build import build_sink
 from headwater.spark.sinks.parquet import ParquetSink
 from tests.conformance.frames import Delivery, capture
 
@@ -236,6 +238,29 @@ def test_changes_of_another_server_are_refused_and_not_taken_for_old_ones(spark,
         build().write(Delivery(elsewhere, delivery.span).wire(spark), Shape.WIRE, delivery.span)
 
     assert ids(spark, path) == before
+
+
+@pytest.mark.parametrize("timeline", [1, 2])
+def test_envelopes_of_another_server_or_history_are_refused_and_not_taken_for_old_ones(
+    spark, database, path, delivery, timeline
+):
+    """They do not say where they come from: the sink is told when it is made."""
+    here = delivery.frames[0].lineage
+    if timeline == 1:
+        elsewhere = replace(here, system_identifier="1")
+    else:
+        elsewhere = replace(here, timeline=2, switches=(TimelineSwitch(1, delivery.changes[0].position.commit_lsn),))
+    settings = ParquetSinkSettings(name="files", path=str(path))
+    names = {"pipeline": "shop", "source_url": database, "state_url": database, "tables": ()}
+    for lineage in (here, elsewhere):
+        sink = build_sink(settings, **names, lineage=lineage)
+        sink.open()
+        with closing(sink):
+            if lineage is here:
+                assert sink.write(delivery.envelopes(spark), Shape.ENVELOPE, delivery.span).changes > 0
+                continue
+            with pytest.raises(SinkError, match="was written from another server, or from another history"):
+                sink.write(delivery.envelopes(spark), Shape.ENVELOPE, delivery.span)
 
 
 def test_nothing_is_written_for_a_batch_without_changes(spark, build, path, delivery):

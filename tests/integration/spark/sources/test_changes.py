@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headwater.capture import CaptureSettings
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import PositionError, SlotMissing, SourceError
 from headwater.model import Lsn, Position
 from headwater.postgres.connect import connect_sync
@@ -15,6 +16,7 @@ from headwater.spark.sources import changes
 from headwater.spark.sources.changes import ChangesReader
 from tests.capturing import confirmed_flush, open_files, prepare
 from tests.proxy import Proxy
+from tests.servers import fresh_database, postgres_settings
 from tests.streams import Range, new_reader, next_range, position, ranges, reading
 from tests.waiting import eventually
 
@@ -487,6 +489,22 @@ def test_all_that_has_committed_is_delivered_by_available_now_and_nothing_is_awa
         assert confirmed_flush(connection) >= position(found[-1].end).commit_lsn
         with reading(**_options(database)) as reader:
             assert _ids(list(ranges(reader, 1, found[-1].end))) == [3]
+
+
+def test_a_standby_that_commits_wait_for_holds_up_no_reader():
+    with EmbeddedPostgres(postgres_settings(18)) as server, fresh_database(server.url) as database:
+        with prepare(database, "insert into item values (1)") as connection:
+            end = _logged(database)
+            # What this connection commits waits for nobody.
+            connection.execute("set synchronous_commit = local")
+            connection.execute("alter system set synchronous_standby_names = 'nobody'")
+            connection.execute("select pg_reload_conf()")
+            eventually(lambda: connection.execute("show synchronous_standby_names").fetchone() == ("nobody",))
+            with reading(**_options(database)) as reader:
+                assert len(reader.partitions(reader.initialOffset(), end)) == 1
+                reader.prepareForTriggerAvailableNow()
+            connection.execute("alter system reset synchronous_standby_names")
+            connection.execute("select pg_reload_conf()")
 
 
 def test_the_content_of_a_range_is_logged_with_its_end(database):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import DecodeError, SettingsError
+from headwater.errors import DecodeError, SettingsError, SourceError
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.frame import unpack
 from headwater.spark.sources import register
@@ -230,6 +230,83 @@ def test_masked_and_hashed_columns_do_not_leave_as_they_are(database):
     assert "+49" not in text
     assert "a@b" not in text
     assert [json.loads(row["after"] or row["before"])["phone"] for row in rows] == ["***", None, None]
+
+
+PARTITIONED = (
+    "create table t (id int primary key, mail text) partition by range (id)",
+    "create table t1 partition of t for values from (0) to (10)",
+)
+
+
+def test_a_masked_column_does_not_leave_under_the_name_of_a_partition(database):
+    with _prepare(database, *PARTITIONED) as connection:
+        connection.execute("insert into t values (1, 'a@b')")
+        for protection in ({"mask": json.dumps({"public.t.mail": "***"})}, {"hash": "public.t.mail", "salt": "s"}):
+            with reading(**_options(database, **protection)) as reader:
+                with pytest.raises(
+                    SourceError, match=r"come under the name of its partition public\.t1.*via_partition_root"
+                ):
+                    _read(reader, 1)
+
+
+@pytest.mark.parametrize(
+    ("there", "insert", "back"),
+    [
+        ("alter table t rename to u", "insert into u values (2, 'c@d')", "alter table u rename to t"),
+        (
+            "alter table t rename column mail to post",
+            "insert into t values (2, 'c@d')",
+            "alter table t rename column post to mail",
+        ),
+    ],
+)
+def test_a_masked_column_does_not_leave_under_another_name_that_it_has_for_a_while(database, there, insert, back):
+    with _prepare(database, "create table t (id int primary key, mail text)") as connection:
+        with reading(**_options(database, mask=json.dumps({"public.t.mail": "***"}))) as reader:
+            start = reader.initialOffset()
+            connection.execute("insert into t values (1, 'a@b')")
+            (first,) = ranges(reader, 1, start)
+            connection.execute("begin")
+            for statement in (there, insert, back, "insert into t values (3, 'e@f')"):
+                connection.execute(statement.encode())
+            connection.execute("commit")
+            with pytest.raises(SettingsError, match=r"nothing .*was delivered"):
+                next_range(reader, first.end)
+
+
+def test_a_masked_column_that_its_table_does_not_have_is_refused(database):
+    with _prepare(database, "create table t (id int primary key, mail text)") as connection:
+        connection.execute("insert into t values (1, 'a@b')")
+        with reading(**_options(database, mask=json.dumps({"public.t.email": "***"}))) as reader:
+            with pytest.raises(SettingsError, match=r"public\.t\.email is to be masked or hashed, and the table does not"):
+                _read(reader, 1)
+
+
+@pytest.mark.parametrize("change", ["alter table t detach partition t1", "drop table t1", "alter table t1 rename to old"])
+def test_changes_of_a_partition_arrive_whatever_became_of_it_meanwhile(database, change):
+    with connect_sync(database) as connection:
+        for statement in (*PARTITIONED, "create publication pub for table t"):
+            connection.execute(statement.encode())
+        connection.execute("select pg_create_logical_replication_slot('hw', 'pgoutput')")
+        connection.execute("insert into t values (1, 'a')")
+        connection.execute(change.encode())
+        with reading(**_options(database, tables="t")) as reader:
+            (row,) = _read(reader, 1)
+    assert (row["table"], row["after"]) == ("t1", '{"id":1,"mail":"a"}')
+
+
+def test_a_partitioned_table_comes_under_the_name_that_was_asked_for(database):
+    """Sinks and masks know no other."""
+    with connect_sync(database) as connection:
+        for statement in PARTITIONED:
+            connection.execute(statement.encode())
+        with reading(url=database, slot="hw", tables="t", mask=json.dumps({"public.t.mail": "***"})) as reader:
+            start = reader.initialOffset()
+            connection.execute("insert into t values (1, 'a@b')")
+            connection.execute("update t set mail = 'c@d'")
+            rows = _read(reader, 2, start)
+    assert {row["table"] for row in rows} == {"t"}
+    assert [json.loads(row["after"])["mail"] for row in rows] == ["***", "***"]
 
 
 @pytest.mark.xdist_group("spark")

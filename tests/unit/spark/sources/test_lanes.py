@@ -266,6 +266,19 @@ def test_a_range_in_which_a_table_gets_another_identity_is_one_lane_by_key(ident
         assert lanes[0] == changes_of(batches([*first, *second]))
 
 
+@pytest.mark.parametrize("rule", LaneRule)
+@pytest.mark.parametrize("lanes", [2, 3, 8, 50])
+def test_a_table_that_takes_the_name_of_another_is_in_its_lane(rule, lanes):
+    """A sink knows tables by their names, so what both of them did to a row has to stay in order."""
+    columns = [("id", 23, -1, True), ("v", 25, -1, False)]
+    old, new = write.relation(1, "t", columns), write.relation(2, "t", columns)
+    first = [write.begin(100), old, *(write.insert(1, [str(n), "old"]) for n in range(5)), write.commit(100, 105)]
+    second = [write.begin(200), new, *(write.insert(2, [str(n), "new"]) for n in range(5)), write.commit(200, 205)]
+    found = _by_lane(batches([*first, *second]), lanes, rule)
+    _assert_order_kept(found, lambda change: change.table if rule is LaneRule.TABLE else (change.after or {})["id"])
+    assert sum(map(len, found.values())) == 10
+
+
 def test_a_table_that_is_only_described_again_is_no_barrier():
     """As it is after every reconnection: a replay would be split otherwise than the first time."""
     rows = [write.insert(ORDERS, [str(n), "v"]) for n in range(20)]
