@@ -165,7 +165,8 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
         return [("phase", "never ran"), *facts]
     report = progress.saved.report
     return [
-        ("phase", f"{report.phase}{', stale' if progress.is_stale else ''}, since {_clock(progress.saved.started_at)}"),
+        ("phase", f"{report.phase}{', stale' if progress.is_stale else ''}"),
+        ("started", _clock(progress.saved.started_at)),
         ("position", "none" if report.position is None else f"{report.position}, committed {_clock(report.committed_at)}"),
         *facts,
         ("rows", f"{report.rows:,}, {report.rows_per_second:,.0f}/s, last batch {report.batch_seconds:.2f} s"),

@@ -6,7 +6,6 @@ server and forgotten.
 
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -79,8 +78,7 @@ class ChangeLog:
             batch = self._capture.take(0 if is_whole else max(0, deadline - time.monotonic()))
             if batch is None:
                 return
-            self._append(batch)
-            held += len(batch.data) if batch.changes else 0
+            held += self._append(batch)
             if not held:
                 self.advance(self._floor)
 
@@ -91,7 +89,8 @@ class ChangeLog:
         mark = self.mark()
         if end.commit_lsn > mark:
             raise _beyond(end, mark)
-        self._take_until(lambda: self._end >= end or self._end.commit_lsn >= mark)
+        while self._end < end and self._end.commit_lsn < mark:
+            self._append_next()
 
     def mark(self) -> Lsn:
         """Write a mark: once the log has come to it, everything that committed before is in it."""
@@ -99,7 +98,9 @@ class ChangeLog:
 
     def fill_to_mark(self, mark: Lsn, max_bytes: int) -> None:
         """Take until the mark has come, or so much is held."""
-        self._take_until(lambda: self._end.commit_lsn >= mark or self._bytes_after(self._floor) >= max_bytes)
+        held = self._bytes_after(self._floor)
+        while self._end.commit_lsn < mark and held < max_bytes:
+            held += self._append_next()
 
     def bound(self, start: Position, max_bytes: int, max_rows: int | None, until: Lsn | None) -> Position:
         """The end of the next range, within the limits; `start` when there is nothing to deliver yet.
@@ -115,7 +116,7 @@ class ChangeLog:
                 continue
             if until is not None and part.start.commit_lsn >= until:
                 break
-            batch = part.between(start, part.end)
+            batch = _after(part, start)
             if batch is None:
                 continue
             if size and size + len(batch.data) > max_bytes:
@@ -136,24 +137,24 @@ class ChangeLog:
         parts = (part.between(start, end) for part in self._parts if part.end > start and part.start < end)
         return [part for part in parts if part is not None]
 
-    def _take_until(self, enough: Callable[[], bool]) -> None:
-        while not enough():
-            batch = self._capture.take(_PATIENCE_SECONDS)
-            if batch is not None:
-                self._append(batch)
+    def _append_next(self) -> int:
+        """Take in what comes next, if something comes soon, and return its size."""
+        batch = self._capture.take(_PATIENCE_SECONDS)
+        return 0 if batch is None else self._append(batch)
 
-    def _append(self, batch: Batch) -> None:
-        """Take a batch in; what a reconnected stream repeats is there already."""
-        fresh: Batch | None = batch
-        if not batch.changes:
-            fresh = None
-        elif (index := Index.of(batch)).start < self._end:
+    def _append(self, batch: Batch) -> int:
+        """Take a batch in, and return the size of what is new in it; what a reconnected stream repeats is there already."""
+        index = Index.of(batch) if batch.changes else None
+        if index is not None and index.start < self._end:
             fresh = index.between(self._end, index.end)
-        if fresh is not None:
-            self._parts.append(Index.of(fresh))
-            self._end = self._parts[-1].end
+            index = None if fresh is None else Index.of(fresh)
+        if index is not None:
+            self._parts.append(index)
+            self._end = index.end
         elif batch.end is not None:
             self._pass_over(batch.end)
+        fresh = None if index is None else _after(index, index.start)
+        return 0 if fresh is None else len(fresh.data)
 
     def _pass_over(self, end: Lsn) -> None:
         """Nothing is left to come before `end`, and nothing has come that was not there."""
@@ -167,7 +168,7 @@ class ChangeLog:
 
     def _bytes_after(self, start: Position) -> int:
         """How much is held behind a position; what holds no change counts for nothing, as in `bound`."""
-        parts = (part.between(start, part.end) for part in self._parts if part.end > start)
+        parts = (_after(part, start) for part in self._parts if part.end > start)
         return sum(len(part.data) for part in parts if part is not None)
 
 
@@ -179,6 +180,12 @@ def write_mark(url: str) -> Lsn:
         return emit_mark(connection)
 
 
+def _after(part: Index, start: Position) -> Batch | None:
+    """What of a part lies behind a position: all of one with whole transactions that begins there or later."""
+    is_all = part.start >= start and part.batch.end is not None
+    return part.batch if is_all else part.between(start, part.end)
+
+
 def _is_between(bound: Position) -> bool:
     """Whether the bound lies between two transactions."""
     return bound.ordinal == 0
@@ -187,7 +194,7 @@ def _is_between(bound: Position) -> bool:
 def _beyond(wanted: Position, written: Lsn) -> PositionError:
     return PositionError(
         f"the checkpoint is at {wanted.commit_lsn}, and the server only at {written}: it is of another server, or of a "
-        "later state of this one; remove the checkpoint directory, and the slot's position counts"
+        "later state of this one; name the right server, or a new checkpoint directory, and copy the tables anew"
     )
 
 

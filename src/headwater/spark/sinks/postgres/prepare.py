@@ -42,6 +42,12 @@ def read_source(url: str, tables: Sequence[str]) -> list[SourceTable]:
     return [SourceTable(table, tuple(by_table[table.oid])) for table in chosen]
 
 
+def is_source(connection: Connection, source_url: str) -> bool:
+    """Whether a connection to the target leads to the source itself."""
+    with translated(source_url), closing(connect_sync(source_url)) as source:
+        return fetch_sync(source, statements.find_place()) == fetch_sync(connection, statements.find_place())
+
+
 def problems(connection: Connection, tables: Sequence[SourceTable], *, creates: bool) -> Iterator[str]:
     """What stands in the way of writing to the target, each with its remedy. Writes nothing."""
     targets = _targets(connection, tables)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
+from typing import Final
 
 import psycopg
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ from headwater.spark.shape import Shape
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.lane import Inputs, replay_change
-from headwater.spark.sinks.postgres.prepare import create_missing, problems, read_source
+from headwater.spark.sinks.postgres.prepare import create_missing, is_source, problems, read_source
 from headwater.spark.sinks.postgres.session import Address, Session, open_target, patiently
 from headwater.spark.sinks.postgres.target import Misfit
 from headwater.spark.sinks.postgres.task import OUTCOME, WriteTask, total
@@ -28,6 +29,9 @@ from headwater.spark.sinks.sink import Span, Written
 
 # About as long as a server takes to restart, or a standby to be promoted.
 _PATIENCE = timedelta(seconds=30)
+
+
+_ITSELF: Final = "the target is the source's own database, so changes would go round in circles; name another database"
 
 
 class PostgresSink:
@@ -66,6 +70,8 @@ class PostgresSink:
         try:
             source = read_source(self._source_url, self._tables)
             with translated(self._settings.url), closing(open_target(self._settings.url)) as connection:
+                if is_source(connection, self._source_url):
+                    return [_ITSELF]
                 return list(problems(connection, source, creates=self._settings.create_tables))
         except HeadwaterError as error:
             return [str(error)]
@@ -79,6 +85,8 @@ class PostgresSink:
 
         def prepare() -> int:
             connection = self._session.connection
+            if is_source(connection, self._source_url):
+                raise Misfit(_ITSELF)
             migrate(connection, Component.of("headwater.spark.sinks.postgres"))
             with connection.transaction():
                 found = list(problems(connection, source, creates=self._settings.create_tables))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeAlias, cast
 
 from psycopg import sql
@@ -13,6 +14,15 @@ SQL: Final = load("headwater.spark.sinks.postgres")
 
 Part: TypeAlias = sql.SQL | sql.Composed | sql.Identifier
 Table: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database of a running server."""
+
+    started_at: datetime
+    port: int | None
+    database: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +133,10 @@ def save_positions(pipeline: str, sink: str, reached: Sequence[Reached], end: Po
         commit_lsn=end.commit_lsn,
         ordinal=end.ordinal,
     )
+
+
+def find_place() -> Statement[Place]:
+    return SQL["find_place"].bind(Place)
 
 
 def find_tables(tables: Sequence[Table]) -> Statement[FoundTable]:

@@ -164,3 +164,12 @@ def test_no_secret_is_in_what_is_said_or_shown(database, target):
         shown = f"{caught.value} {sink!r} {sink._address!r} {sink.check()}"
 
     assert "s3cret" not in shown
+
+
+def test_the_source_itself_is_refused_as_a_target_before_anything_is_written(database):
+    execute(database, "create table item (id int primary key, v text)")
+    with closing(build(database, database, ["item"])) as sink:
+        assert any("round in circles" in problem for problem in sink.check())
+        with pytest.raises(SinkError, match="round in circles"):
+            sink.open()
+    assert not any("sink_position" in name for name in names(database))

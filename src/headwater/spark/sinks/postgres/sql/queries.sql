@@ -80,6 +80,12 @@ select %(pipeline)s, %(sink)s, reached.schema_name, reached.table_name, reached.
        updated_at = excluded.updated_at
  where (kept.commit_lsn, kept.ordinal) < (excluded.commit_lsn, excluded.ordinal);
 
+-- name: find_place
+-- Which database of which server this is, told without any right: no two servers of a machine start in one microsecond.
+select pg_catalog.pg_postmaster_start_time() as started_at,
+       pg_catalog.inet_server_port() as port,
+       pg_catalog.current_database()::text as database;
+
 -- name: find_tables
 -- Relations by name, and whether the current user may do with them what a merge does.
 select class.oid,
