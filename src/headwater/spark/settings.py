@@ -34,7 +34,7 @@ class ChangesSettings:
     lanes: int = 4
     lane_by: LaneRule = LaneRule.TABLE
     max_rows: int | None = None
-    max_bytes: int = 32 * MIB
+    max_bytes: int = 16 * MIB
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)

@@ -43,7 +43,7 @@ class Source(Section):
     lanes: int = 4
     lane_by: LaneRule = LaneRule.TABLE
     max_rows: int | None = None
-    max_bytes: Size = 32 * MIB
+    max_bytes: Size = 16 * MIB
 
 
 class Transform(Section):

@@ -86,7 +86,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         lanes=_number("lanes", options.get("lanes", "4"), 1, 256),
         lane_by=_choice(LaneRule, "laneBy", options.get("laneBy", LaneRule.TABLE)),
         max_rows=_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
-        max_bytes=_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(32 * MIB)), _LEAST_BYTES, _MOST_BYTES),
+        max_bytes=_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES),
         protection=protection,
         streaming=_choice(_Switch, "streaming", options.get("streaming", "true").lower()) is _Switch.ON,
         spill_directory=options.get("spillDirectory"),

@@ -15,7 +15,7 @@ def test_url_and_slot_are_enough():
     options = parse_options(LEAST)
     assert (options.publication, options.tables, options.shape) == ("shop", (), Shape.ENVELOPE)
     assert (options.lanes, options.lane_by) == (4, LaneRule.TABLE)
-    assert (options.max_rows, options.max_bytes, options.streaming) == (None, 32 * MIB, True)
+    assert (options.max_rows, options.max_bytes, options.streaming) == (None, 16 * MIB, True)
     assert options.protection == Protection()
 
 
