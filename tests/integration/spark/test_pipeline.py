@@ -221,6 +221,9 @@ def test_the_slot_of_a_pipeline_that_has_run_is_never_made_anew(spark, settings,
     prepare(settings)
     source.execute("insert into item values (1, 'a', 'b')")
     _run_once(spark, settings)
+    # The planner that reads it ends a moment after the query.
+    query = "select 1 from pg_replication_slots where active and slot_name = %s"
+    eventually(lambda: source.execute(query, [settings.source.slot]).fetchall() == [])
     source.execute("select pg_drop_replication_slot(%s)", [settings.source.slot])
     with pytest.raises(SlotMissing):
         _run_once(spark, settings)
