@@ -24,6 +24,8 @@ from headwater.spark.sentence import first_sentence
 _MEASURED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.python.unix.domain.socket.enabled": "true",
+        # Changes pass through Java, and little stays there: with Spark's 1g it would grow to 1.5 GB for nothing.
+        "spark.driver.memory": "640m",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "headwater.python_daemon",
         "spark.sql.streaming.checkpointFileManagerClass": (
