@@ -51,7 +51,8 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) ->
                 "name another publication"
             )
         if missing:
-            _publish(connection, wanted)
+            publish(connection, wanted, f"have their owner create publication {publication!r}")
+            _log.info("publication %s: made for %s", publication, ", ".join(tables), extra={"publication": publication})
         if found is None:
             with ReplicationConnection(url) as replication:
                 create_slot(replication, slot)
@@ -59,19 +60,14 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) ->
         return found is None
 
 
-def _publish(connection: Connection, publication: Publication) -> None:
+def publish(connection: Connection, publication: Publication, remedy: str) -> None:
+    """Make a publication; raises SourceError with the remedy if the role may not."""
     try:
         reconcile(connection, publication)
     except SourceError as exc:
         if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
             raise SourceError(
                 f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
-                f"({exc.__cause__.diag.message_primary}); have their owner create publication {publication.name!r}"
+                f"({exc.__cause__.diag.message_primary}); {remedy}"
             ) from exc
         raise
-    _log.info(
-        "publication %s: made for %s",
-        publication.name,
-        ", ".join(publication.tables),
-        extra={"publication": publication.name},
-    )

@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import psycopg
-
+from headwater.capture.provision import publish
 from headwater.cli import statements
 from headwater.errors import SourceError
 from headwater.postgres.connect import Connection
-from headwater.postgres.replication.publication import Publication, find_publication, plan_publication, reconcile
+from headwater.postgres.replication.publication import Publication, find_publication, plan_publication
 from headwater.postgres.replication.slot import check_slot_name, create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.statements import execute_sync, fetch_sync
 
 # Publications and slots that last as long as a tail begin like this.
 PREFIX: Final = "headwater_tail_"
+
+_OWNER_PUBLISHES: Final = "have their owner publish them, and name that with --publication"
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def published(connection: Connection, tables: tuple[str, ...]) -> Iterator[str]:
     name = f"{PREFIX}{secrets.token_hex(8)}"
     fetch_sync(connection, statements.own_publication(name))
     try:
-        _publish(connection, Publication(name=name, tables=tables))
+        publish(connection, Publication(name=name, tables=tables), _OWNER_PUBLISHES)
         yield name
     finally:
         execute_sync(connection, statements.drop_publication(name))
@@ -89,7 +90,7 @@ def _require_publication(connection: Connection, name: str, tables: tuple[str, .
     wanted = Publication(name=name, tables=tables)
     found = find_publication(connection, name)
     if found is None and may_create:
-        _publish(connection, wanted)
+        publish(connection, wanted, _OWNER_PUBLISHES)
         _log.info("publication %s: made for %s", name, ", ".join(tables), extra={"publication": name})
         return True
     if found is None:
@@ -107,15 +108,3 @@ def _require_publication(connection: Connection, name: str, tables: tuple[str, .
             f"follow what it publishes with --publication {name}, or use another slot for other tables"
         )
     return False
-
-
-def _publish(connection: Connection, publication: Publication) -> None:
-    try:
-        reconcile(connection, publication)
-    except SourceError as exc:
-        if isinstance(exc.__cause__, psycopg.errors.InsufficientPrivilege):
-            raise SourceError(
-                f"role {connection.info.user} may not publish {', '.join(publication.tables)} "
-                f"({exc.__cause__.diag.message_primary}); have their owner publish them, and name that with --publication"
-            ) from exc
-        raise

@@ -9,7 +9,7 @@ from headwater import errors
 from headwater.errors import HeadwaterError, PipelineFailed
 
 # An error of ours, as the last line of a Python traceback has it.
-_OURS: Final = re.compile(r"^(?:headwater\.errors\.)(?P<name>\w+): (?P<said>.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^headwater\.errors\.(?P<name>\w+): (?P<said>.+)$", re.MULTILINE)
 # The last line of any other traceback, and the first line of what Spark itself says.
 _OTHERS: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (?P<said>.+)$", re.MULTILINE)
 _LONGEST = 500
