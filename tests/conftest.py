@@ -1,5 +1,6 @@
 """The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
 
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -9,6 +10,10 @@ from pyspark.sql import SparkSession
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.servers import MAJORS, fresh_database, start_nats, start_postgres
 from tests.spark import quick_session
+
+# Whoever starts the tests in the background of a shell has them, and the programs that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("headwater", deadline=None)
