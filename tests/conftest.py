@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("headwater", deadline=None)
+hypothesis.settings.register_profile("headwater", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("headwater")
 
 
