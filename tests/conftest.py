@@ -20,6 +20,13 @@ hypothesis.settings.register_profile("headwater", deadline=None, suppress_health
 hypothesis.settings.load_profile("headwater")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The servers of a worker end after its last test: their time, which they bound themselves, is not that test's."""
+    if nextitem is None:
+        item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what stories counted, such as changes lost and repeated, also when they passed."""
     for outcome in ("passed", "failed"):
