@@ -28,6 +28,7 @@ from headwater.spark.settings import (
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.build import build_sinks
+from headwater.spark.sources import register
 from headwater.spark.state import Phase, SavedReport, fetch_report
 from tests.proxy import Proxy
 from tests.servers import fresh_database
@@ -300,6 +301,7 @@ def test_a_later_run_fences_the_earlier_one(spark, running, settings, source, ta
 def test_progress_that_is_committed_before_it_is_delivered_cannot_be_asked_for(spark, settings, source):
     """The source confirms what Spark has committed, so that must not run ahead of the sinks."""
     prepare(settings)
+    register(spark)
     options = {"url": settings.source.url, "slot": settings.source.slot, "publication": "shop"}
     changes = spark.readStream.format("headwater.changes").options(**options).load()
     writer = changes.writeStream.foreachBatch(lambda _batch, _number: None).option("checkpointLocation", settings.checkpoint)
