@@ -33,7 +33,11 @@ class ConnectionLost(SourceError):
     retryable = True
 
 
-class SlotMissing(SourceError):
+class SlotLost(SourceError):
+    """What a slot was to keep is gone, so changes are missing from it; tables have to be read as a whole again."""
+
+
+class SlotMissing(SlotLost):
     """No replication slot has the wanted name."""
 
     def __init__(self, slot: str) -> None:
@@ -51,7 +55,7 @@ class SlotActive(SourceError):
         self.slot, self.reason = slot, reason
 
 
-class SlotInvalidated(SourceError):
+class SlotInvalidated(SlotLost):
     """The server gave up the slot's WAL; what it held is gone, so capture must start anew."""
 
     def __init__(self, slot: str, reason: str) -> None:

@@ -21,16 +21,22 @@ from headwater.spark.sinks.parquet import ParquetSink
 from headwater.spark.sinks.postgres import PostgresSink
 
 PIPELINE = "shop"
+# The tables that sources have, and their keys.
+KEYS = {"item": ("id",), "pair": ("a", "b")}
 
 # A change as a target that keeps all of them tells it: where, what, the row as far as it is known, and what was not sent.
 Entry = tuple[Position, str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
 class Target(ABC):
-    """A sink and where it delivers to. `repeats`: it cannot tell what it has; `looks_inside`: it notices bad rows."""
+    """A sink and where it delivers to. `repeats`: it cannot tell what it has; `looks_inside`: it notices bad rows; `waits`:
+    rows of a whole table are seen when all of them are there; `keeps_last`: it has the last version of a row, and no other.
+    """
 
     repeats = False
     looks_inside = True
+    waits = True
+    keeps_last = False
 
     @abstractmethod
     def build(self) -> Sink:
@@ -44,9 +50,13 @@ class Target(ABC):
     def expected(self, changes: Iterable[Change]) -> object:
         """What it should be after these changes in this order."""
 
+    def aside(self) -> list[str]:
+        """What is kept where nobody looks, by name."""
+        return []
+
 
 class LogTarget(Target):
-    """One that keeps every change."""
+    """One that keeps every change, and every row that was read."""
 
     def expected(self, changes: Iterable[Change]) -> object:
         return sorted(_entry(change) for change in changes)
@@ -64,6 +74,9 @@ class ParquetTarget(LogTarget):
         files = (file for file in self.path.glob("*/*/*") if file.name[0] not in "._")
         return sorted(self._entry(file, row) for file in files for row in pq.ParquetFile(file).read().to_pylist())
 
+    def aside(self) -> list[str]:
+        return [file.name for file in self.path.glob("*/*/.*")]
+
     def _entry(self, file: Path, row: dict[str, Any]) -> Entry:
         if "op" in row:
             return _envelope_entry(row, Lsn(row["commit_lsn"]))
@@ -75,6 +88,7 @@ class ParquetTarget(LogTarget):
 
 class ConsoleTarget(LogTarget):
     repeats = True
+    waits = False
 
     def __init__(self, read_output: Callable[[], str], state_url: str) -> None:
         self._read_output, self._state_url, self._lines = read_output, state_url, list[str]()
@@ -90,6 +104,7 @@ class ConsoleTarget(LogTarget):
 
 class NoopTarget(Target):
     repeats = True
+    waits = False
     looks_inside = False
 
     def build(self) -> Sink:
@@ -104,6 +119,8 @@ class NoopTarget(Target):
 
 class PostgresTarget(Target):
     """Tables of another database; of each row only the last version is left."""
+
+    keeps_last = True
 
     def __init__(self, source_url: str, url: str, state_url: str, tables: Mapping[str, Sequence[str]]) -> None:
         """`tables` are names and keys."""
@@ -127,6 +144,11 @@ class PostgresTarget(Target):
         for change in changes:
             self._apply(tables[change.table], change)
         return {table: sorted((dict(_known(row)) for row in rows.values()), key=str) for table, rows in tables.items()}
+
+    def aside(self) -> list[str]:
+        query = "select relname::text from pg_class where relnamespace = 'headwater'::regnamespace and relname like 'aside%'"
+        with closing(connect_sync(self._url)) as connection:
+            return [name for (name,) in connection.execute(query).fetchall()]
 
     def _apply(self, rows: dict[object, dict[str, Any]], change: Change) -> None:
         if change.op == "t":

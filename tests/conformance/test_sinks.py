@@ -9,9 +9,9 @@ from headwater.model import Position
 from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import list_letters, prepare_letters
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
-from headwater.spark.sinks import Sink, Span, Written
+from headwater.spark.sinks import Span, Written
 from tests.conformance.frames import Delivery, capture
-from tests.conformance.targets import PIPELINE, ConsoleTarget, NoopTarget, ParquetTarget, PostgresTarget, Target
+from tests.conformance.targets import KEYS, PIPELINE, ParquetTarget
 from tests.servers import fresh_database
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -36,8 +36,6 @@ STATEMENTS = (
     "truncate pair",
     "insert into pair values (7, 'after', 1)",
 )
-KEYS = {"item": ("id",), "pair": ("a", "b")}
-TARGETS = ("postgres", "parquet", "console", "noop")
 
 
 @pytest.fixture(scope="module")
@@ -50,52 +48,6 @@ def source(postgres18):
 @pytest.fixture
 def delivery(source):
     return source[1]
-
-
-@pytest.fixture(params=TARGETS)
-def target(request, tmp_path, capfdbinary, postgres18, source, database):
-    if request.param == "postgres":
-        with fresh_database(postgres18.url) as url:
-            yield PostgresTarget(source[0], url, database, KEYS)
-    else:
-        yield of_kind(request.param, tmp_path, capfdbinary, database)
-
-
-def of_kind(kind, tmp_path, capfdbinary, database) -> Target:
-    match kind:
-        case "parquet":
-            return ParquetTarget(tmp_path / "files", database)
-        case "console":
-            return ConsoleTarget(lambda: capfdbinary.readouterr().out.decode(), database)
-        case _:
-            return NoopTarget()
-
-
-@pytest.fixture
-def opened(target):
-    """Sinks of the target, each that of a new run, which ends the run before."""
-    runs: list[Sink] = []
-
-    def run():
-        for sink in runs:
-            sink.close()
-        sink = target.build()
-        sink.open()
-        runs.append(sink)
-        return sink
-
-    yield run
-    for sink in runs:
-        sink.close()
-
-
-@pytest.fixture
-def write(spark):
-    def deliver(sink: Sink, delivery: Delivery, shape: Shape = Shape.WIRE) -> Written:
-        batch = delivery.wire(spark) if shape is Shape.WIRE else delivery.envelopes(spark)
-        return sink.write(batch, shape, delivery.span)
-
-    return deliver
 
 
 def letters(url: str) -> list[tuple[str, str, object]]:

@@ -24,13 +24,16 @@ from headwater.postgres.replication.stream import ReplicationConnection
 _log = logging.getLogger(__name__)
 
 
-def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) -> bool:
+def provision(
+    url: str, slot: str, publication: str, tables: tuple[str, ...], *, reads_tables: bool = False
+) -> bool:
     """See to it that the tables are published and the slot is there; nothing that exists is changed.
 
     Returns whether the slot was made, and so holds nothing of the past.
 
     A publication may hold more than is wanted, or all tables. One that lacks a wanted table is refused, since what the slot
-    holds of that table already would be missing.
+    holds of that table already would be missing; unless the reader `reads_tables` as a whole, and so publishes what is
+    missing before it does.
     """
     # Under the name of the root, since that is the table that was asked for, and that sinks and masks know.
     wanted = Publication(name=publication, tables=tables, via_root=True)
@@ -39,6 +42,8 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...]) ->
         if found is not None:
             require_usable(found, slot, connection.info.dbname)
         missing = [step for step in plan_publication(connection, wanted) if isinstance(step, Create | AddTables)]
+        if reads_tables:
+            missing = [step for step in missing if isinstance(step, Create)]
         if missing and found is not None:
             raise SourceError(
                 f"publication {publication!r} does not hold all that is wanted ({missing[0]}), and slot {slot!r} is there "

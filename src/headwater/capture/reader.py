@@ -21,7 +21,7 @@ from headwater.capture.buffer import Buffer
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.source import require_publications
-from headwater.errors import ConnectionLost, HeadwaterError, PositionError, SlotActive, SourceError
+from headwater.errors import ConnectionLost, HeadwaterError, PositionError, SlotActive, SlotLost, SourceError
 from headwater.model import Lineage, Lsn
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect_sync, translated
@@ -40,6 +40,8 @@ _FLUSH_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0
 # How long an orderly stop waits for the server to have read the last report.
 _FINISH_SECONDS = 1.0
+# Half of the least wal_sender_timeout that makes sense; status updates come more often than that.
+_ASKED_EARLY_SECONDS = 2.0
 # A status update must reach the server well before it gives us up.
 _SENDER_TIMEOUT_SHARE = 1 / 3
 
@@ -70,7 +72,7 @@ class Capture:
         self._reported = Condition()
         self._reports, self._reported_position = 0, Lsn(0)
         self._idle: _IdlePoint | None = None
-        self._next_status = 0.0
+        self._next_status = self._last_status = 0.0
         self._heard = 0.0
         self._trouble: SourceError | None = None
         self._lineage: Lineage | None = None
@@ -212,6 +214,9 @@ class Capture:
         self._idle = _IdlePoint(keepalive.wal_end, self._buffer.put_end)
         if keepalive.reply_requested:
             self._report_wanted.set()
+            if not self._settings.confirm_idle and time.monotonic() - self._last_status < _ASKED_EARLY_SECONDS:
+                # It asks before our silence could trouble it: it shuts down, and waits for all to be confirmed.
+                raise ConnectionLost("the server is shutting down, and waits for what is not confirmed yet")
 
     def _report(self, stream: ReplicationStream) -> None:
         """Tell the server what is confirmed, if it is time to; and notice when it is no longer there to be told."""
@@ -224,11 +229,11 @@ class Capture:
         if now < self._next_status and not self._report_wanted.is_set():
             return
         self._report_wanted.clear()
-        if self._idle is not None and self._buffer.confirmed >= self._idle.after:
+        if self._settings.confirm_idle and self._idle is not None and self._buffer.confirmed >= self._idle.after:
             self._buffer.confirm(self._idle.wal_end)
         confirmed = self._buffer.confirmed
         stream.send_status(confirmed, self.received, ask_reply=silence > (timeout or _SILENCE_SECONDS) / 2)
-        interval = self._settings.status_interval.total_seconds()
+        interval, self._last_status = self._settings.status_interval.total_seconds(), now
         self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)
         with self._reported:
             self._reports, self._reported_position = self._reports + 1, confirmed
@@ -284,7 +289,7 @@ class Capture:
         """Nobody but us may move the slot while we follow it: what it was moved past would be missing, unseen."""
         position, ours = slot.confirmed_flush_lsn or Lsn(0), max(self._slot_position, self._buffer.confirmed)
         if self._slot_position and position > ours:
-            raise SourceError(
+            raise SlotLost(
                 f"slot {slot.name!r} was moved from {ours} to {position}, or made anew, while it was not read: what was "
                 "written in between is gone from it; find out who did it, and start anew"
             )
@@ -294,7 +299,7 @@ class Capture:
         """Go on only where the history that we have read goes on, or changes would be skipped unseen."""
         known, read = self._lineage, self._buffer.put_end
         if known is not None and not lineage.continues(known, read):
-            raise SourceError(
+            raise SlotLost(
                 f"the server behind slot {self._settings.slot!r} does not hold what was captured before {read} (system "
                 f"{lineage.system_identifier}, timeline {lineage.timeline}): another server, or a standby that lagged when "
                 "it was promoted; point the URL back, or start anew from a new slot and a full copy"

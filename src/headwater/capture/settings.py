@@ -46,6 +46,8 @@ class CaptureSettings:
     # How long to wait for a slot whose last reader has just died: the server keeps one that fell silent for
     # wal_sender_timeout, a minute by default.
     slot_patience: timedelta = timedelta(seconds=90)
+    # Whether the slot moves by itself past what holds nothing of ours. Whoever keeps a record of where the slot is says no.
+    confirm_idle: bool = True
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)

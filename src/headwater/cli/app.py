@@ -16,14 +16,18 @@ from headwater import __version__
 from headwater.cli.check import check
 from headwater.cli.config import Format, Level, LogLevel
 from headwater.cli.demo import demo
+from headwater.cli.destroy import destroy
 from headwater.cli.init import init
 from headwater.cli.letters import letters
 from headwater.cli.logs import configure
+from headwater.cli.pause import pause, resume
 from headwater.cli.run import run as run_command
 from headwater.cli.signals import Stopped
 from headwater.cli.slots import slots
 from headwater.cli.status import status
+from headwater.cli.tables import snapshot, tables
 from headwater.cli.tail import tail
+from headwater.cli.verify import verify
 from headwater.cli.version import version
 from headwater.errors import HeadwaterError, SettingsError
 
@@ -38,12 +42,18 @@ _log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 app.command()(check)
 app.command()(demo)
+app.command()(destroy)
 app.command()(init)
 app.add_typer(letters, name="letters")
+app.command()(pause)
+app.command()(resume)
 app.command("run")(run_command)
 app.add_typer(slots, name="slots")
+app.command()(snapshot)
 app.command()(status)
+app.add_typer(tables, name="tables")
 app.command()(tail)
+app.command()(verify)
 app.command()(version)
 
 

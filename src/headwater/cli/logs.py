@@ -25,7 +25,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object with time, level, logger, message, what was added with `extra`, and the traceback, if there is one."""
+    """An object with time, level, logger, message, what was added with `extra`, and the traceback, if there is one.
+
+    The names are stable, and in docs/guides/operations.md; what a call adds never takes the place of the first four.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -33,8 +36,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_extra(record),
         }
+        line = {**line, **_extra(record), **line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

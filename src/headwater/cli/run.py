@@ -1,6 +1,8 @@
 """`headwater run`: runs the pipeline of a file until it is told to stop, or until what is there is delivered."""
 
 import logging
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,25 +17,41 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from headwater.spark.reporter import Reporter
     from headwater.spark.settings import PipelineSettings
 
 _log = logging.getLogger(__name__)
 
 Once = Annotated[bool, typer.Option("--once", help="Deliver what has committed by now, confirm it to the slot, and exit.")]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        show_default="`listen` of the file",
+        help="Where to answer monitors: /metrics, /health, /ready and /status.",
+    ),
+]
 
 
-def run(file: File = None, once: Once = False) -> None:
+def run(file: File = None, once: Once = False, listen: Listen = None) -> None:
     """Run a pipeline until SIGTERM: it finishes the batch that it is at, and exits with 0; a second SIGTERM ends it at once.
 
     What a pipeline needs is made when it is missing: the publication, then the slot, Headwater's own tables, and tables of a
-    PostgreSQL sink. A pipeline begins with the changes after its slot was made.
+    PostgreSQL sink.
+
+    A second run of the same pipeline stands by, and takes over when the first one ends, also when that was killed. With
+    `--once` that is an error.
 
     Examples:
 
         headwater run
+        headwater run --listen 127.0.0.1:9464
         headwater run --file pipelines/shop.toml --once
     """
     settings = load_pipeline(file)
+    if listen is not None:
+        settings = replace(settings, listen=listen)
     with stop_on_sigterm() as stopping:
         try:
             run_pipeline(settings, stopping, once=once)
@@ -45,24 +63,35 @@ def run(file: File = None, once: Once = False) -> None:
 def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool) -> None:
     """Run it on a session of its own, which ends with it."""
     from headwater.spark.pipeline import Pipeline
+    from headwater.spark.reporter import Reporter
     from headwater.spark.session import build_session
     from headwater.spark.sinks.build import build_sinks
     from headwater.spark.transform import check_transform
 
-    sinks = build_sinks(settings)
-    java = resolve_java(environment(), state_directory())
-    spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
-    try:
+    with ExitStack() as stack:
+        reporter = Reporter(settings)
+        _watch(settings, reporter, stack)
+        sinks = build_sinks(settings)
+        java = resolve_java(environment(), state_directory())
+        spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
+        stack.callback(_end, spark)
         if settings.transform is not None:
             check_transform(spark, settings.transform)
         names = ", ".join(sink.name for sink in sinks)
-        _log.info(
-            "pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra={"pipeline": settings.name}
-        )
-        Pipeline(spark, settings, sinks, stopping).run(once=once)
-        _log.info("pipeline %s: stopped", settings.name, extra={"pipeline": settings.name})
-    finally:
-        _end(spark)
+        _log.info("pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra=reporter.facts)
+        Pipeline(spark, settings, sinks, stopping, reporter).run(once=once)
+
+
+def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack) -> None:
+    """Look after the run until its end, and tell monitors of it if they are to be told."""
+    from headwater.spark.monitor import Listener, Watch, bind
+
+    place = bind(settings.listen) if settings.listen is not None else None
+    watch = stack.enter_context(Watch(settings, reporter))
+    if place is not None:
+        stack.enter_context(Listener(place, settings.name, reporter, watch))
+        host, port = place.getsockname()[:2]
+        _log.info("pipeline %s: listening on %s, port %s", settings.name, host, port, extra={**reporter.facts, "port": port})
 
 
 def _end(spark: "SparkSession") -> None:

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import PositionError
 from headwater.model import Lsn, Position
-from headwater.spark.sources.content import Content
+from headwater.spark.sinks.sink import Loading, Span
 from headwater.spark.sources.offset import Offset
+from headwater.spark.sources.step import Step, step_between
 
 BEGINNING = Position(Lsn(0), 0)
 
@@ -25,13 +26,17 @@ class Checkpoint:
         self._spark, self._location = spark, location
         self._last: tuple[int, Offset] | None = None
 
-    def range_of(self, batch: int) -> tuple[Position, Position, Content]:
-        """Where a batch starts and ends, and what it holds; the first one of a directory starts at an unknown place."""
+    def span_of(self, batch: int) -> tuple[Span, Offset]:
+        """The range of a batch, and the offset at its end; the first one of a directory starts at an unknown place."""
         known = self._last if self._last is not None and self._last[0] == batch - 1 else None
         before = known[1] if known else (self._offset(batch - 1) if batch > 0 else None)
         end = self._offset(batch)
         self._last = (batch, end)
-        return (before.position if before else BEGINNING), end.position, end.content
+        if before is not None and before.generation != end.generation:
+            # The slot was lost in between: what was before says nothing of where this one starts.
+            before = None
+        step = step_between(before, end)
+        return Span(step.start if before else BEGINNING, step.end, _loading(step)), end
 
     def _offset(self, batch: int) -> Offset:
         try:
@@ -54,3 +59,10 @@ class Checkpoint:
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+
+def _loading(step: Step) -> Loading | None:
+    load = step.load
+    if load is None:
+        return None
+    return Loading(load.attempt, load.tables, step.first, step.last, step.completes, load.position)

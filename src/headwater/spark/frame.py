@@ -7,10 +7,14 @@ A DataFrame of shape `wire` has one row per frame. Sinks that encode themselves,
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 
-from headwater.model import Lineage
+import pyarrow as pa
+
+from headwater.model import Lineage, Lsn
 from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.messages import Relation
 from headwater.postgres.types import PgType, Types
 
 
@@ -33,13 +37,37 @@ class Frame:
         return _extended(self.own_types)
 
 
-def pack(frame: Frame) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of a table as a snapshot saw them, in no order: a part of one of the pieces that the table is read in.
+
+    `rows` has a column of text for each of the relation's, as the server writes values in the stream. Pieces are numbered
+    within their attempt, and a piece may take several chunks; `first_row` is how many of its rows came before. `until` is
+    where the WAL ended right after the snapshot was taken, at `read_at`.
+    """
+
+    attempt: str
+    piece: int
+    first_row: int
+    relation: Relation
+    rows: pa.RecordBatch
+    own_types: tuple[PgType, ...]
+    lineage: Lineage
+    until: Lsn
+    read_at: datetime
+
+    @property
+    def types(self) -> Types:
+        return _extended(self.own_types)
+
+
+def pack(frame: Frame | Chunk) -> bytes:
     return pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)
 
 
-def unpack(data: bytes) -> Frame:
+def unpack(data: bytes) -> Frame | Chunk:
     frame = pickle.loads(data)
-    if not isinstance(frame, Frame):
+    if not isinstance(frame, Frame | Chunk):
         raise TypeError(f"a frame was expected, not {type(frame).__name__}")
     return frame
 

@@ -15,21 +15,25 @@ from threading import Event
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.capture.provision import provision
-from headwater.errors import HeadwaterError, PipelineFailed, SlotMissing
+from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
+from headwater.capture.tables import TableStore, prepare_tables
+from headwater.errors import HeadwaterError, PipelineFailed, SlotLost, SourceError
 from headwater.postgres.backoff import Backoff
+from headwater.postgres.catalog import read_server
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.migrate import Component, migrate
-from headwater.postgres.replication.slot import find_slot
+from headwater.postgres.replication.publication import find_publication
 from headwater.spark.checkpoint import Checkpoint
 from headwater.spark.failure import translate
+from headwater.spark.lease import Lease
 from headwater.spark.reporter import Delivered, Reporter
-from headwater.spark.settings import PipelineSettings
+from headwater.spark.settings import PipelineSettings, SlotLossRule
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.sink import Sink, Span, Written
 from headwater.spark.sources import register
-from headwater.spark.state import Phase, Report, fetch_report
+from headwater.spark.state import Phase, Report, claim_slot
 from headwater.spark.transform import apply_transform
+from headwater.spark.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +48,24 @@ class _Stop(Exception):
 
 
 class Pipeline:
-    """A pipeline on a session and its sinks; `stopping` asks it to end after the batch that it is at."""
+    """A pipeline on a session and its sinks; `stopping` asks it to end after the batch that it is at.
 
-    def __init__(self, spark: SparkSession, settings: PipelineSettings, sinks: Sequence[Sink], stopping: Event) -> None:
+    One run at a time has a pipeline. Another one stands by, and takes over when the first has ended, however it ended.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        sinks: Sequence[Sink],
+        stopping: Event,
+        reporter: Reporter | None = None,
+    ) -> None:
         self._spark, self._settings, self._sinks, self._stopping = spark, settings, sinks, stopping
         self._checkpoint = Checkpoint(spark, settings.checkpoint)
-        self._reporter = Reporter(settings)
-        self._delivering = False
+        self._reporter = reporter or Reporter(settings)
+        self._lease = Lease(settings.state_url, settings.name)
+        self._has_begun = self._delivering = False
         self._failure: BaseException | None = None
 
     @property
@@ -64,30 +79,89 @@ class Pipeline:
         A target or a server that is away is tried again for ever; what fails for a reason that we do not know, such as a
         process of Spark's that died, some times in a row. With `once` that goes for both. Anything else is raised.
         """
-        failures = 0
-        prepare(self._settings)
-        self._reporter.start()
+        failures, is_done = 0, False
         try:
-            while not self._stopping.is_set():
+            while not is_done and not self._stopping.is_set():
                 delivered = self._reporter.report.rows
                 try:
-                    self._run(once=once)
-                    break
+                    if self._may_run(once=once):
+                        self._run(once=once)
+                        is_done = once and not self._is_ending
                 except HeadwaterError as exc:
                     failures = 1 if self._reporter.report.rows > delivered else failures + 1
-                    is_limited = once or isinstance(exc, PipelineFailed)
-                    if not exc.retryable or (is_limited and failures >= _TRIES):
-                        raise
-                    wait = Backoff().after(failures, random.random()).total_seconds()
-                    self._reporter.enter(Phase.RETRYING, str(exc))
-                    _log.warning("%s; trying again in %.1f s", exc, wait, extra={"pipeline": self._settings.name})
-                    self._stopping.wait(wait)
+                    self._recover(exc, failures, once=once)
             self._reporter.enter(Phase.STOPPED)
         except BaseException as exc:
             self._reporter.enter(Phase.FAILED, str(exc) or type(exc).__name__)
             raise
         finally:
             self._reporter.stop()
+            self._lease.release()
+
+    def _may_run(self, *, once: bool) -> bool:
+        """Whether to start a query now. Waits while another run has the pipeline, and while it is paused."""
+        while not self._stopping.is_set():
+            self._reporter.look()
+            if not self._lease.is_held:
+                self._take_over(once=once)
+            elif not self._lease.is_paused:
+                return True
+            elif once:
+                raise HeadwaterError(f"pipeline {self._settings.name!r} is paused; let it go on with `headwater resume`")
+            else:
+                self._reporter.enter(Phase.PAUSED)
+                self._stopping.wait(_LOOK_SECONDS)
+        return False
+
+    def _take_over(self, *, once: bool) -> None:
+        """Get the right to run, and make what is missing; waits as long as another run has it."""
+        name, facts = self._settings.name, {"pipeline": self._settings.name}
+        if self._has_begun:
+            # What is written of the pipeline may be another run's by now.
+            self._reporter.stand_by()
+        if not self._lease.take():
+            holder = self._lease.holder() or "a session that cannot be seen"
+            if once:
+                raise HeadwaterError(f"pipeline {name!r} runs elsewhere ({holder}); stop that run, or leave it to it")
+            self._reporter.stand_by()
+            _log.info("pipeline %s: runs elsewhere (%s), and is taken over when that ends", name, holder, extra=facts)
+            warm_up(self._spark)
+            _log.info("pipeline %s: ready to take over", name, extra=facts)
+            if not self._lease.wait(self._stopping):
+                return
+            _log.info("pipeline %s: the other run has ended", name, extra=facts)
+        self._lease.let_go_before(self._stopping)
+        enroll(self._settings)
+        self._reporter.start()
+        self._has_begun = True
+        provide(self._settings)
+        self._lease.look()
+
+    def _recover(self, error: HeadwaterError, failures: int, *, once: bool) -> None:
+        """Do what lets the query be started again after an error, and wait; raises the error if nothing can."""
+        if isinstance(error, SlotLost) and self._has_begun:
+            self._renew_slot(error)
+            return
+        is_limited = once or isinstance(error, PipelineFailed)
+        if not error.retryable or not self._has_begun or (is_limited and failures >= _TRIES):
+            raise error
+        wait = Backoff().after(failures, random.random()).total_seconds()
+        self._reporter.enter(Phase.RETRYING, str(error))
+        _log.warning("%s; trying again in %.1f s", error, wait, extra=self._reporter.facts)
+        self._stopping.wait(wait)
+
+    def _renew_slot(self, error: SlotLost) -> None:
+        """Do what the settings say about a slot that is lost."""
+        if self._settings.source.on_slot_loss is SlotLossRule.FAIL:
+            remedy = 'set on_slot_loss = "resnapshot" to have all tables read as a whole again'
+            raise SourceError(f"{error}; or {remedy}") from error
+        _log.warning("%s; all tables are read as a whole again", error, extra=self._reporter.facts)
+        renew(self._settings, str(error))
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether no other batch is to be begun, for now or for good."""
+        return self._stopping.is_set() or not self._lease.is_held or self._lease.is_paused
 
     def _run(self, *, once: bool) -> None:
         """One query, from the opening of the sinks to its end."""
@@ -116,14 +190,15 @@ class Pipeline:
         return writer.start()
 
     def _follow(self, query: StreamingQuery) -> None:
-        """Wait for the end of the query; when asked to stop, end it between two batches."""
+        """Wait for the end of the query; when it is to end, end it between two batches, and at once without the lease."""
         try:
             # Spark counts in milliseconds; its annotation asks for whole seconds.
             while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type]
-                if self._stopping.is_set() and not self._delivering:
+                self._reporter.look()
+                if self._is_ending and (not self._delivering or not self._lease.is_held):
                     query.stop()
         except Exception as exc:
-            if not self._stopping.is_set():
+            if not self._is_ending:
                 raise translate(self._failure or exc) from exc
             _log.debug("the query ended with the stop", exc_info=exc)
 
@@ -131,16 +206,18 @@ class Pipeline:
         """Write one batch to every sink; it is committed only when this returns."""
         self._delivering = True
         try:
-            if self._stopping.is_set():
+            if self._is_ending:
                 raise _Stop
             began = time.monotonic()
-            start, end, content = self._checkpoint.range_of(number)
-            results = self._write(batch, Span(start, end))
-            self._reporter.add(Delivered(end, content, results, time.monotonic() - began))
+            self._reporter.begin()
+            span, end = self._checkpoint.span_of(number)
+            results = self._write(batch, span)
+            self._reporter.add(Delivered(end.position, end.content, results, time.monotonic() - began))
         except BaseException as exc:
             self._failure = exc
             raise
         finally:
+            self._reporter.end()
             self._delivering = False
 
     def _write(self, batch: DataFrame, span: Span) -> dict[str, tuple[Written, float]]:
@@ -150,10 +227,18 @@ class Pipeline:
             if len(self._sinks) > 1:
                 changes = changes.persist()
         try:
-            return {sink.name: _timed(sink, changes, shape, span) for sink in self._sinks}
+            return {sink.name: self._timed(sink, changes, shape, span) for sink in self._sinks}
         finally:
             if changes is not batch:
                 changes.unpersist()
+
+    def _timed(self, sink: Sink, changes: DataFrame, shape: Shape, span: Span) -> tuple[Written, float]:
+        if not self._lease.is_held:
+            raise _Stop
+        began = time.monotonic()
+        self._reporter.begin(sink.name)
+        written = sink.write(changes, shape, span)
+        return written, time.monotonic() - began
 
     @property
     def _shape(self) -> Shape:
@@ -171,6 +256,9 @@ class Pipeline:
             "laneBy": source.lane_by.value,
             "maxBytesPerTrigger": str(source.max_bytes),
             "maxRowsPerTrigger": str(source.max_rows or 0),
+            "snapshot": source.snapshot.value,
+            "pipeline": self._settings.name,
+            "stateUrl": self._settings.state_url,
         }
         if transform is not None:
             options |= {"mask": json.dumps(dict(transform.mask)), "hash": ",".join(transform.hash), "salt": transform.salt}
@@ -178,22 +266,46 @@ class Pipeline:
 
 
 def prepare(settings: PipelineSettings) -> None:
-    """Make what a pipeline needs in the databases: its own tables, the publication, and the slot, in this order.
+    """Make what a pipeline needs in the databases: its own tables, the publication, and the slot, in this order."""
+    enroll(settings)
+    provide(settings)
 
-    The slot of a pipeline that has run before is never made anew: what was written since it was lost would be missing.
-    """
+
+def enroll(settings: PipelineSettings) -> None:
+    """Make the tables of pipelines, and write down which slot this one reads; that of another pipeline is refused."""
+    source = settings.source
+    with translated(source.url), closing(connect_sync(source.url)) as connection:
+        system_identifier = read_server(connection).system_identifier
+        is_published = find_publication(connection, source.publication) is not None
     with translated(settings.state_url), closing(connect_sync(settings.state_url)) as connection:
         migrate(connection, Component.of("headwater.spark"))
-        saved = fetch_report(connection, settings.name)
+        claim_slot(
+            connection,
+            settings.name,
+            source.slot,
+            system_identifier=system_identifier,
+            publication=source.publication,
+            # Said before it is made: one that nobody remembers would stay for ever.
+            owns_publication=not is_published,
+        )
+
+
+def provide(settings: PipelineSettings) -> None:
+    """Make the publication and the slot, if the pipeline has none yet.
+
+    A slot that was lost is never made anew here: what was written since would be missing. Raises SlotLost.
+    """
+    prepare_tables(settings.state_url)
+    with closing(TableStore(settings.state_url, settings.name)) as store:
+        ensure_slot(_slot(settings), store)
+
+
+def renew(settings: PipelineSettings, reason: str) -> None:
+    """Give a lost slot up, and make another; every table is read as a whole again."""
+    with closing(TableStore(settings.state_url, settings.name)) as store:
+        renew_slot(_slot(settings), store, reason)
+
+
+def _slot(settings: PipelineSettings) -> SourceSlot:
     source = settings.source
-    if saved is not None and saved.slot == source.slot and saved.report.position is not None:
-        with translated(source.url), closing(connect_sync(source.url)) as connection:
-            if find_slot(connection, source.slot) is None:
-                raise SlotMissing(source.slot)
-    provision(source.url, source.slot, source.publication, source.tables)
-
-
-def _timed(sink: Sink, changes: DataFrame, shape: Shape, span: Span) -> tuple[Written, float]:
-    began = time.monotonic()
-    written = sink.write(changes, shape, span)
-    return written, time.monotonic() - began
+    return SourceSlot(source.url, source.slot, source.publication, source.tables)

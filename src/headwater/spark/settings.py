@@ -19,6 +19,20 @@ class LaneRule(StrEnum):
     KEY = "key"
 
 
+class SnapshotRule(StrEnum):
+    """Whether tables are read as a whole before their changes are followed."""
+
+    INITIAL = "initial"
+    NEVER = "never"
+
+
+class SlotLossRule(StrEnum):
+    """What happens when the slot is lost: nothing goes on, or all tables are read as a whole again."""
+
+    FAIL = "fail"
+    RESNAPSHOT = "resnapshot"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesSettings:
     """The source: tables of one database, read through a slot and a publication.
@@ -35,6 +49,8 @@ class ChangesSettings:
     lane_by: LaneRule = LaneRule.TABLE
     max_rows: int | None = None
     max_bytes: int = 16 * MIB
+    snapshot: SnapshotRule = SnapshotRule.INITIAL
+    on_slot_loss: SlotLossRule = SlotLossRule.FAIL
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)
@@ -115,7 +131,7 @@ class PipelineSettings:
     """A pipeline. `state_url` is the database with Headwater's own tables, by default that of the source.
 
     `checkpoint` is a directory or URI for Spark; `spark` are settings of Spark's that win over ours, without the master;
-    `trigger_interval` is the least time between two batches.
+    `trigger_interval` is the least time between two batches; `listen` is the `host:port` to answer monitors at, if any.
     """
 
     name: str
@@ -128,11 +144,23 @@ class PipelineSettings:
     # May hold keys to a storage, which no log is to show.
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     trigger_interval: timedelta = timedelta(0)
+    listen: str | None = None
 
     def __post_init__(self) -> None:
+        if self.listen is not None:
+            parse_listen(self.listen)
         if not self.sinks:
             raise SettingsError("name at least one sink")
         names = [sink.name for sink in self.sinks]
         for name in names:
             if names.count(name) > 1:
                 raise SettingsError(f"two sinks are called {name!r}; give each a name of its own")
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of an address such as `127.0.0.1:9464` or `[::1]:9464`; with port 0 the system chooses one."""
+    host, colon, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
+        raise SettingsError(f"{listen!r} is no address to listen on; write it as host:port, such as 127.0.0.1:9464")
+    return bare, int(port)

@@ -1,5 +1,6 @@
 """`headwater run` as a program: exit codes, what it says, and that nothing noisy is printed."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,3 +83,13 @@ def test_a_file_that_is_wrong_is_refused_with_exit_code_2_before_anything_starts
     assert done.returncode == 2
     assert "sorce" in done.stderr
     assert "source" in done.stderr
+
+
+def test_an_address_that_is_taken_ends_the_run_with_one_line_before_anything_starts(database, target, tmp_path):
+    _write_file(tmp_path, database, target)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = _headwater(tmp_path, "run", "--listen", address)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: cannot listen on {address}: address already in use; name another address")
+    assert len(done.stderr.splitlines()) == 1

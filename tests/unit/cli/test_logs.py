@@ -10,9 +10,9 @@ from headwater.cli.logs import configure
 logger = logging.getLogger("headwater.test")
 
 
-def logged(style, level=LogLevel.INFO, **extra):
+def logged(style, least=LogLevel.INFO, **extra):
     stream = io.StringIO()
-    configure(level, style, stream)
+    configure(least, style, stream)
     logger.debug("too little to be worth a word")
     logger.warning("slot %s lags", "shop", extra=extra)
     return stream.getvalue()
@@ -29,6 +29,14 @@ def test_json_is_one_object_a_line_with_the_facts_as_fields():
 
     assert line.pop("time").endswith("+00:00")
     assert line == {"level": "warning", "logger": "headwater.test", "message": "slot shop lags", "slot": "shop"}
+
+
+def test_what_a_call_adds_takes_the_place_of_no_field_that_every_line_has():
+    line = json.loads(logged(LogFormat.JSON, level="odd", time="never", logger="mine"))
+
+    assert (line["level"], line["logger"]) == ("warning", "headwater.test")
+    assert line["time"] != "never"
+    assert list(line) == ["time", "level", "logger", "message"]
 
 
 def test_json_carries_a_traceback_on_the_same_line():

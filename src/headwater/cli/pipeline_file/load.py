@@ -25,6 +25,7 @@ from headwater.spark.settings import (
     PostgresSinkSettings,
     SinkSettings,
     TransformSettings,
+    parse_listen,
 )
 
 DEFAULT_MASTER: Final = "local[*]"
@@ -92,6 +93,8 @@ def _pipeline(file: File, path: FilePath) -> PipelineSettings:
     master = spark.pop("master", DEFAULT_MASTER)
     with faults.at("spark"):
         merge(master, spark)
+    with faults.at("listen"):
+        parse_listen(file.listen or "127.0.0.1:0")
     with faults.at("transform"):
         transform = TransformSettings(**file.transform.model_dump()) if file.transform is not None else None
     with faults.at("source"):
@@ -109,6 +112,7 @@ def _pipeline(file: File, path: FilePath) -> PipelineSettings:
             master=master,
             spark=spark,
             trigger_interval=file.trigger_interval,
+            listen=file.listen,
         )
     except SettingsError as exc:
         raise _refused(path, [(("sinks",), str(exc))]) from exc
@@ -138,6 +142,8 @@ def _source(source: Source, pipeline: str) -> ChangesSettings:
         lane_by=source.lane_by,
         max_rows=source.max_rows,
         max_bytes=source.max_bytes,
+        snapshot=source.snapshot,
+        on_slot_loss=source.on_slot_loss,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
-from headwater.spark.settings import MIB, LaneRule
+from headwater.spark.settings import MIB, LaneRule, SlotLossRule, SnapshotRule
 
 
 def _read_size(value: Toml) -> Toml:
@@ -44,6 +44,8 @@ class Source(Section):
     lane_by: LaneRule = LaneRule.TABLE
     max_rows: int | None = None
     max_bytes: Size = 16 * MIB
+    snapshot: SnapshotRule = SnapshotRule.INITIAL
+    on_slot_loss: SlotLossRule = SlotLossRule.FAIL
 
 
 class Transform(Section):
@@ -98,6 +100,7 @@ class File(Section):
     checkpoint: str | None = None
     state_url: str | None = None
     trigger_interval: Duration = timedelta(0)
+    listen: str | None = None
     source: Source
     transform: Transform | None = None
     sinks: Annotated[tuple[AnySink, ...], Field(min_length=1)]

@@ -71,6 +71,11 @@ class Found:
     tables: Sequence[int]
     narrowed: Sequence[int]
 
+    def holds(self, table: Table) -> bool:
+        """Whether a table's changes are published, by itself, its parent, or its schema."""
+        members = {table.oid, *table.ancestors}
+        return self.all_tables or table.schema in self.schemas or not members.isdisjoint(self.tables)
+
     @property
     def operations(self) -> frozenset[Operation]:
         published = (self.inserts, self.updates, self.deletes, self.truncates)
@@ -187,6 +192,28 @@ def plan(wanted: Publication, chosen: Sequence[Table], found: Found | None, tabl
     operations = wanted.operations | found.operations if found.schemas else wanted.operations
     steps = _options(wanted, found, operations)
     return (*((DropTables(dropped),) if dropped else ()), *((AddTables(added),) if added else ()), *steps)
+
+
+def publish_tables(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Put tables into a publication that does not hold them, one by one; returns those that could not be, with the reason."""
+    failed: dict[tuple[str, str], str] = {}
+    published = find_publication(connection, name)
+    if published is None:
+        return dict.fromkeys(tables, f"publication {name!r} does not exist any more; start the pipeline again to have it made")
+    listed = list_tables(connection)
+    known = {(table.schema, table.name): table for table in listed}
+    for key in tables:
+        table = known.get(key)
+        if table is None:
+            failed[key] = "it does not exist; create it, or take it out of the pipeline"
+        elif not published.holds(table):
+            try:
+                require_publishable(table)
+                require_identity(table, listed)
+                _apply(connection, name, AddTables((table,)))
+            except (SourceError, psycopg.ProgrammingError) as exc:
+                failed[key] = str(exc).strip().splitlines()[0]
+    return failed
 
 
 def _options(wanted: Publication, found: Found, operations: frozenset[Operation]) -> tuple[Step, ...]:

@@ -23,6 +23,8 @@ from headwater.postgres.replication import protocol
 from headwater.postgres.statements import load
 
 _SQL = load("headwater.postgres", "sql/replication.sql")
+# What makes values read the same everywhere, statement by statement.
+SESSION = tuple(line for line in _SQL["set_session"].text.split(";") if line.strip())
 _log = logging.getLogger(__name__)
 
 # How long a server may take over a command that needs no work.

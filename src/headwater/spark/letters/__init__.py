@@ -1,6 +1,23 @@
 """Dead letters: changes that a sink could not take, kept in the state database until they are replayed or dropped."""
 
-from headwater.spark.letters.letter import Letter, LetterSummary, OpenLetter, State, StoredLetter
+from headwater.spark.letters.letter import (
+    Letter,
+    LetterSummary,
+    OpenLetter,
+    State,
+    StoredLetter,
+    is_attempt_of,
+    read_id,
+)
+from headwater.spark.letters.loaded import (
+    as_read,
+    chunk_of,
+    frame_of_rows,
+    letter_of_read_envelope,
+    letters_of_rows,
+    read_envelope_id,
+    row_id,
+)
 from headwater.spark.letters.making import (
     Envelope,
     frame_of,
@@ -33,14 +50,20 @@ __all__ = [
     "OpenLetter",
     "State",
     "StoredLetter",
+    "as_read",
+    "chunk_of",
     "drop_letters",
     "find_letter",
     "frame_of",
+    "frame_of_rows",
+    "is_attempt_of",
     "key_of",
     "letter_at",
     "letter_of_envelope",
     "letter_of_message",
+    "letter_of_read_envelope",
     "letters_at",
+    "letters_of_rows",
     "list_earlier",
     "list_letters",
     "list_open",
@@ -48,6 +71,9 @@ __all__ = [
     "mark_replayed",
     "post_letters",
     "prepare_letters",
+    "read_envelope_id",
+    "read_id",
+    "row_id",
     "row_of",
     "save_letters",
     "supersede",

@@ -50,7 +50,7 @@ def letters_at(frame: Frame, reasons: Mapping[Position, str], *, pipeline: str, 
 
 
 def letter_of_envelope(envelope: Envelope, lineage: Lineage, reason: str, *, pipeline: str, sink: str) -> Letter:
-    """The letter of a row of the DataFrame `changes`."""
+    """The letter of a row of the DataFrame `changes` that is a change."""
     position = Position(Lsn(envelope["commit_lsn"]), envelope["ordinal"])
     committed_at: datetime = envelope["committed_at"]
     key = _json_or_text(envelope["key"])
@@ -63,7 +63,8 @@ def letter_of_envelope(envelope: Envelope, lineage: Lineage, reason: str, *, pip
         table=envelope["table"],
         op=envelope["op"],
         position=position,
-        xid=envelope["xid"],
+        # A row that came with its whole table is of no transaction.
+        xid=envelope["xid"] or 0,
         committed_at=committed_at,
         key=key if isinstance(key, dict) else None,
         reason=reason,

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -10,12 +11,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import unix_micros
 
 from headwater.errors import DecodeError, SettingsError, SinkError
-from headwater.model import Change, Lineage, Lsn, Position
+from headwater.model import Change, Lineage, Lsn, Op, Position
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import Types, to_json
-from headwater.spark.frame import Frame, unpack
-from headwater.spark.letters import Letter, frame_of, post_letters, prepare_letters, without_misfits
+from headwater.spark.frame import Chunk, Frame, unpack
+from headwater.spark.letters import (
+    Letter,
+    as_read,
+    chunk_of,
+    frame_of,
+    frame_of_rows,
+    post_letters,
+    prepare_letters,
+    read_envelope_id,
+    row_id,
+    without_misfits,
+)
 from headwater.spark.settings import ConsoleSinkSettings
 from headwater.spark.shape import ENVELOPE, Shape
 from headwater.spark.sinks.lines import change_line, envelope_line, unplaced
@@ -26,7 +38,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 class ConsoleSink:
     """Prints a batch when all of it is decoded, so that nothing is printed of one that fails. Batches that come again are
-    printed again: the event id tells.
+    printed again: the event id tells. Rows of whole tables are printed as they come, and those of an attempt that is made
+    anew once more, under other ids.
 
     The rows of a DataFrame `changes` do not say what their positions belong to; without `lineage` their id is null.
     """
@@ -56,7 +69,8 @@ class ConsoleSink:
             case Shape.ENVELOPE:
                 moments = batch.withColumn("committed_at", unix_micros("committed_at"))
                 rows = moments.select(*ENVELOPE.fieldNames()).collect()
-                lines += (self._line(_with_moment(row.asDict())) for row in rows)
+                attempt = "" if span.loading is None else span.loading.attempt
+                lines += (self._line(_with_moment(row.asDict()), attempt) for row in rows)
             case Shape.TABLE:
                 raise SettingsError("the console sink takes changes of the shapes wire and envelope, not table")
         post_letters(self._state_url, letters)
@@ -71,7 +85,7 @@ class ConsoleSink:
             moment = datetime.fromisoformat(letter.envelope["committed_at"])
             self._print(f"{envelope_line({**letter.envelope, 'committed_at': moment}, letter.event_id)}\n")
             return
-        printed, refused = self._decoded(frame_of(letter))
+        printed, refused = self._decoded(chunk_of(letter) if letter.op == Op.READ else frame_of(letter))
         if refused:
             raise SinkError(self._name, f"the row still cannot be printed: {refused[0].reason}")
         self._print("".join(f"{line}\n" for _, line in printed))
@@ -79,20 +93,32 @@ class ConsoleSink:
     def close(self) -> None:
         """Standard output stays open."""
 
-    def _decoded(self, frame: Frame) -> tuple[list[tuple[Position, str]], list[Letter]]:
-        """The lines of a frame, and the letters of the rows that do not decode."""
-        try:
-            return list(_lines(frame)), []
-        except DecodeError:
-            rest, letters = without_misfits(frame, pipeline=self._pipeline, sink=self._name, check=_decode)
-            return list(_lines(rest)), letters
+    def _decoded(self, rows: Frame | Chunk) -> tuple[list[tuple[Position, str]], list[Letter]]:
+        """The lines of a frame or of rows of a whole table, and the letters of those that do not decode."""
+        if isinstance(rows, Frame):
+            frame, letters = self._readable(rows)
+            return list(_lines(frame)), letters
+        frame, letters = self._readable(frame_of_rows(rows))
+        return list(_read_lines(frame, rows)), [as_read(letter, rows) for letter in letters]
 
-    def _line(self, envelope: Mapping[str, Any]) -> tuple[Position, str]:
+    def _readable(self, frame: Frame) -> tuple[Frame, list[Letter]]:
+        try:
+            _decode(frame.batch, frame.types)
+        except DecodeError:
+            return without_misfits(frame, pipeline=self._pipeline, sink=self._name, check=_decode)
+        return frame, []
+
+    def _line(self, envelope: Mapping[str, Any], attempt: str) -> tuple[Position, str]:
         for name in ("commit_lsn", "ordinal", "committed_at"):
             if envelope[name] is None:
                 raise unplaced(name)
         position = Position(Lsn(envelope["commit_lsn"]), envelope["ordinal"])
-        id = None if self._lineage is None else self._lineage.event_id(position)
+        if self._lineage is None:
+            id = None
+        elif envelope["op"] == Op.READ:
+            id = read_envelope_id(envelope, self._lineage, attempt)
+        else:
+            id = self._lineage.event_id(position)
         return position, envelope_line(envelope, id)
 
     def _print(self, text: str) -> None:
@@ -116,6 +142,12 @@ def _lines(frame: Frame) -> Iterator[tuple[Position, str]]:
     for change in decode_rows(frame.batch, frame.types, to_json):
         if isinstance(change, Change):
             yield change.position, change_line(change, frame.lineage.event_id(change.position))
+
+
+def _read_lines(frame: Frame, chunk: Chunk) -> Iterator[tuple[Position, str]]:
+    for change in decode_rows(frame.batch, frame.types, to_json):
+        if isinstance(change, Change):
+            yield change.position, change_line(replace(change, op=Op.READ), row_id(chunk, change.position.ordinal))
 
 
 def _decode(batch: Batch, types: Types) -> None:

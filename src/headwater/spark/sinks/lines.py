@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from headwater.errors import TransformError
-from headwater.model import UNCHANGED, Change, Lsn, Row
+from headwater.model import UNCHANGED, Change, Lsn, Op, Row
 
 
 def change_line(change: Change, event_id: str) -> str:
     """The line of a change that was decoded with `to_json`."""
     row = {"key": change.key, "before": change.before, "after": change.after}
-    head = {"op": change.op, "schema": change.schema, "table": change.table, "xid": change.xid}
+    # A row that came with its whole table is of no transaction.
+    xid = None if change.op is Op.READ else change.xid
+    head = {"op": change.op, "schema": change.schema, "table": change.table, "xid": xid}
     place = {"commit_lsn": change.position.commit_lsn, "ordinal": change.position.ordinal}
     parts = {name: None if part is None else json_object(part) for name, part in row.items()}
     return _line({**head, **place, "committed_at": change.committed_at, "unchanged": change.unchanged}, parts, event_id)

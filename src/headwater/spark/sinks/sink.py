@@ -10,8 +10,27 @@ from headwater.spark.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What a batch has of tables that are read as a whole, besides the changes of others.
+
+    The rows are those of the pieces from `first` to before `last` of an attempt; none when the attempt has died since, for
+    then another one begins the same tables anew. With `is_complete` all pieces of the attempt have been delivered, in earlier
+    batches: its rows take the place of what the tables held, and their changes go on from `position`.
+
+    A sink that holds tables keeps the rows of an attempt aside until then, so that no row of a dead attempt stays.
+    """
+
+    attempt: str
+    tables: tuple[tuple[str, str], ...]
+    first: int
+    last: int
+    is_complete: bool
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """The range of a batch: the changes at or after `start` and before `end`.
+    """The range of a batch: the changes at or after `start` and before `end`, and rows of tables that are being loaded.
 
     The same range always holds the same changes. Nothing is keyed by Spark's batch number, which begins again at 0 with a
     new checkpoint directory; after such a loss ranges may also be cut in other places than before.
@@ -19,6 +38,7 @@ class Span:
 
     start: Position
     end: Position
+    loading: Loading | None = None
 
 
 @dataclass(frozen=True, slots=True)

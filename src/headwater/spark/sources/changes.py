@@ -8,7 +8,7 @@ What a query has committed is confirmed to the server, so it must commit after i
 `foreachBatch`, which pipelines use; whoever writes a query of their own must leave it out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +21,9 @@ from pyspark.sql.types import StructType
 
 from headwater.capture import CaptureSettings, CatalogTypes
 from headwater.capture.provision import provision
-from headwater.errors import PositionError, SettingsError
-from headwater.model import Lineage, Lsn, Position
+from headwater.capture.tables import Name, PipelineTable, TableStore, prepare_tables
+from headwater.errors import PositionError, SettingsError, SlotLost
+from headwater.model import Lineage, Lsn, Position, Snapshot, SnapshotRead
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import joined
@@ -35,11 +36,15 @@ from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sources.content import content_of
 from headwater.spark.sources.envelope import to_envelopes
 from headwater.spark.sources.guard import Guard
-from headwater.spark.sources.lanes import self_contained, split
+from headwater.spark.sources.lanes import self_contained, split, tables_in, unseen, without
+from headwater.spark.sources.load import Join, Load
+from headwater.spark.sources.loader import Loader, PiecePartition
 from headwater.spark.sources.log import ChangeLog, write_mark
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.options import Options, parse_options
 from headwater.spark.sources.protect import Protection
+from headwater.spark.sources.reading import read_piece
+from headwater.spark.sources.step import Step, step_between
 from headwater.spark.sources.table import table_schema, to_table
 from headwater.spark.sources.wanted import Wanted
 
@@ -90,23 +95,31 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._log: ChangeLog | None = None
+        self._loader: Loader | None = None
         self._types: CatalogTypes | None = None
         self._wanted: Wanted | None = None
         self._guard: Guard | None = None
         self._initial: Offset | None = None
         self._mark: Lsn | None = None
         self._is_new = False
+        self._generation: str | None = None
+        self._since = Lsn(0)
+        self._held_had_its_turn = False
 
     def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_schema": self._schema}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self._options
-        if self._initial is None:
+        if self._initial is None and self._loads is not None:
+            # Before the slot: whoever finds it knows which tables have yet to be read.
+            tables = self._loads.enlist()
+            self._initial = self._slot_offset(tables, self._loads.ensure_slot(Lsn(0)).generation)
+        elif self._initial is None:
             # Only here: with a checkpoint a missing slot is a loss, and must not be made anew in silence.
             if options.tables:
                 self._is_new = provision(options.url, options.slot, options.publication, options.tables)
-            self._initial = self._slot_offset()
+            self._initial = self._slot_offset([], "")
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -116,20 +129,19 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` is the end of the last one that Spark has committed, so it is confirmed."""
-        offset = Offset.from_json(start)
-        log, position = self._opened(offset), offset.position
-        log.advance(position)
-        if self._mark is None:
-            log.fill(position, self._options.max_bytes, _IDLE_SECONDS)
+        offset = self._rebased(Offset.from_json(start))
+        log = self._opened(offset, offset)
+        if offset.load is None:
+            log.release()
         else:
-            log.fill_to_mark(self._mark, self._options.max_bytes)
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
-        end = log.bound(log.floor, max_bytes, max_rows, self._mark)
-        if end > log.floor:
-            batches = log.between(position, end)
-            content = content_of(batches, self._dropped(batches))
-            return replace(offset, position=end, timeline=_timeline(log.lineage, end), content=content).to_json()
+            log.hold(offset.load)
+        log.advance(offset.position, offset.needed)
+        while True:
+            following = self._next(offset, log, limit)
+            if following is not None:
+                return following.to_json()
+            if self._mark is None or self._loads is None or not self._loads.wait(offset, _IDLE_SECONDS):
+                break
         if self._mark is not None:
             # The query ends here, and its planner at once with it.
             log.report()
@@ -144,11 +156,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything that has committed by now is to be delivered, and then the query ends."""
         self._mark = write_mark(self._options.url)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LanePartition]:
-        """The lanes of a range; after a restart this is called before anything else."""
-        first, last = Offset.from_json(start), Offset.from_json(end)
-        if first.position >= last.position:
-            if self._is_new and first.position > last.position:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The lanes of a range, and pieces of tables; after a restart this is called before anything else."""
+        first, last = self._rebased(Offset.from_json(start)), Offset.from_json(end)
+        if first.generation != last.generation:
+            # It was logged before the slot was lost: what it held is gone, and its tables are read as a whole instead.
+            return []
+        if first.position > last.position:
+            if self._is_new:
                 # The first batch was logged and never committed, so Spark has asked for the initial offset again.
                 raise PositionError(
                     f"slot {self._options.slot!r} was missing and is made anew, and the checkpoint directory has a batch "
@@ -156,12 +171,24 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "directory"
                 )
             return []
-        log = self._opened(first)
-        log.fill_to(last.position)
-        return self._lanes(log, log.between(first.position, last.position), last)
+        step = step_between(first, last)
+        found: list[InputPartition] = []
+        if step.start < step.end:
+            log = self._opened(first, last)
+            if not step.only:
+                log.fill_to(step.end)
+            found += self._lanes(log, self._changes(log, step, last), last)
+        if step.load is not None and self._loads is not None:
+            lineage = self._opened(first, last).lineage
+            found += self._loads.partitions(step.load, step.first, step.last, lineage)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        lane, options = cast("LanePartition", partition), self._options
+        options = self._options
+        if isinstance(partition, PiecePartition):
+            yield from read_piece(partition, options, self._schema)
+            return
+        lane = cast("LanePartition", partition)
         for changes, packed in zip(lane.changes, lane.frames, strict=True):
             if options.shape is Shape.WIRE:
                 yield pa.RecordBatch.from_arrays(
@@ -169,7 +196,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     schema=_WIRE_SCHEMA,
                 )
                 continue
-            frame = unpack(packed)
+            frame = cast("Frame", unpack(packed))
             if options.shape is Shape.ENVELOPE:
                 yield to_envelopes(frame.batch, frame.types, options.protection)
             else:
@@ -183,15 +210,78 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
 
-    def _lanes(self, log: ChangeLog, batches: list[Batch], end: Offset) -> list[LanePartition]:
+    def _next(self, offset: Offset, log: ChangeLog, limit: ReadLimit) -> Offset | None:
+        """The end of the next batch, if there is anything to deliver or to log."""
+        if offset.load is not None and offset.load.is_complete:
+            ahead = self._fill(offset, log, limit)
+            if self._loads is not None:
+                self._loads.plan(offset, 0)
+            # Turn and turn about, so that neither the stream nor the tables that were read wait for long.
+            self._held_had_its_turn = not self._held_had_its_turn
+            if self._held_had_its_turn or ahead == log.floor:
+                return self._next_held(offset, offset.load, log)
+            return self._moved(offset, offset, ahead, log)
+        planned = offset if self._loads is None else self._loads.plan(offset, offset.lanes)
+        end = self._fill(offset, log, limit)
+        if planned.load is not None and (offset.load is None or offset.load.attempt != planned.load.attempt):
+            planned = replace(planned, load=replace(planned.load, position=max(end, offset.position)))
+        if end <= log.floor:
+            return None if planned == offset else replace(planned, content=content_of([]))
+        return self._moved(offset, planned, end, log)
+
+    def _fill(self, offset: Offset, log: ChangeLog, limit: ReadLimit) -> Position:
+        """Take in what has come, and return where the next range of the stream ends."""
+        if self._mark is None:
+            log.fill(offset.position, self._options.max_bytes, _IDLE_SECONDS)
+        else:
+            log.fill_to_mark(self._mark, self._options.max_bytes)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        return log.bound(log.floor, max_bytes, max_rows, self._mark)
+
+    def _moved(self, offset: Offset, planned: Offset, end: Position, log: ChangeLog) -> Offset:
+        """The offset at the end of a range of the stream."""
+        joins = tuple(join for join in offset.joins if join.read.until > end.commit_lsn)
+        moved = replace(planned, position=end, timeline=_timeline(log.lineage, end), joins=joins)
+        batches = self._changes(log, step_between(offset, moved), moved)
+        return replace(moved, content=content_of(batches))
+
+    def _next_held(self, offset: Offset, load: Load, log: ChangeLog) -> Offset:
+        """The offset at the end of a range of changes that were held back; with the last of them, their wait is over."""
+        end = log.held.bound(load.position, offset.position, self._options.max_bytes)
+        if end < offset.position:
+            moved = replace(offset, load=replace(load, position=end))
+        else:
+            joins = (*offset.joins, load.join) if load.join.read.until > offset.position.commit_lsn else offset.joins
+            moved = replace(offset, load=None, joins=joins)
+        return replace(moved, content=content_of(self._changes(log, step_between(offset, moved), moved)))
+
+    def _changes(self, log: ChangeLog, step: Step, end: Offset) -> list[Batch]:
+        """The changes of a step, without those that nobody asked for, that wait, or that a snapshot holds already."""
+        batches = log.held.between(step.start, step.end) if step.only else log.between(step.start, step.end)
+        unwanted = self._unwanted(batches, end.added)
+        kept = []
+        for batch in batches:
+            names = tables_in(batch)
+            left_out = frozenset(oid for oid, called in names.items() if called & step.without)
+            found = without(batch, left_out | unwanted)
+            for join in step.joins:
+                found = None if found is None else unseen(found, _oids(names, join), join.read)
+            if found is not None and found.changes:
+                kept.append(found)
+        return kept
+
+    def _lanes(self, log: ChangeLog, batches: list[Batch], end: Offset) -> list[InputPartition]:
         lanes: dict[int, list[tuple[int, bytes]]] = {}
-        dropped = self._dropped(batches)
         if self._options.protection != Protection():
             self._guard = self._guard or Guard(self._options.url, self._options.protection)
             for batch in batches:
                 self._guard.check(batch)
-        for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule, dropped):
+        for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule):
             own = self._own_types(laned.batch)
             frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage)
             lanes.setdefault(laned.lane, []).append((laned.batch.changes, pack(frame)))
@@ -203,23 +293,36 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         types, builtin = self._types.of(batch), Types.builtin()
         return () if types is builtin else tuple(type_ for oid, type_ in types.items() if builtin.get(oid) != type_)
 
-    def _dropped(self, batches: list[Batch]) -> frozenset[int]:
+    def _unwanted(self, batches: list[Batch], added: tuple[Name, ...]) -> frozenset[int]:
         """The tables that the publication has and nobody asked for."""
         options = self._options
         # One table's columns have room for no other's rows.
         names = options.tables if options.table is None else (options.table,)
         if not names:
             return frozenset()
-        if self._wanted is None:
+        names += tuple(_quoted(name) for name in added if options.table is None)
+        if self._wanted is None or self._wanted.patterns != names:
             self._wanted = Wanted(options.url, options.publication, names)
         return frozenset().union(*map(self._wanted.dropped, batches))
 
-    def _opened(self, offset: Offset) -> ChangeLog:
-        """The log, read from the given position on if nothing has been read yet."""
+    @property
+    def _loads(self) -> Loader | None:
+        """What reads tables as a whole; None if that was not asked for."""
+        options = self._options
+        if self._loader is None and options.state_url is not None:
+            prepare_tables(options.state_url)
+            self._loader = Loader(options, TableStore(options.state_url, options.pipeline))
+        return self._loader
+
+    def _opened(self, first: Offset, last: Offset) -> ChangeLog:
+        """The log; if nothing has been read yet, from where the changes between two offsets, and after them, begin."""
         if self._log is None:
-            self._refuse_foreign(offset)
-            log = ChangeLog(self._capture_settings(), offset.position)
-            self._log, self._initial = log, self._initial or offset
+            self._refuse_foreign(first)
+            # Of an attempt that is not complete nothing is needed: it has died with the process that made it.
+            load = next((each.load for each in (first, last) if each.load is not None and each.load.is_complete), None)
+            record = None if self._loads is None else self._loads.save_confirmed
+            self._log = ChangeLog(self._capture_settings(), first.position, load, record)
+            self._initial = self._initial or first
         return self._log
 
     def _refuse_foreign(self, offset: Offset) -> None:
@@ -231,20 +334,51 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "one"
             )
         if offset.timeline != _timeline(lineage, offset.position):
-            raise PositionError(
+            raise SlotLost(
                 f"the checkpoint is at {offset.position.commit_lsn} on timeline {offset.timeline}, which is not part of "
                 f"this server's history (timeline {lineage.timeline}): a standby that lagged when it was promoted; copy "
                 "the tables to the sinks anew under another pipeline name"
             )
 
-    def _slot_offset(self) -> Offset:
+    def _rebased(self, offset: Offset) -> Offset:
+        """The offset, or if it is of a slot that was lost, where its successor begins, with all tables yet to be read."""
+        if self._loads is None:
+            return offset
+        if self._generation is None:
+            record = self._loads.ensure_slot(offset.position.commit_lsn)
+            self._generation, self._since = record.generation, record.since or Lsn(0)
+        if offset.generation == self._generation:
+            return offset
+        tables = self._loads.enlist()
+        since = Position(self._since, 0)
+        begun = self._offset_at(since, tables, self._generation)
+        return replace(begun, lanes=offset.lanes, rule=offset.rule)
+
+    def _slot_offset(self, tables: list[PipelineTable], generation: str) -> Offset:
         """Where the slot is: everything before it was delivered, and nothing after it is lost."""
         options = self._options
         with translated(options.url), closing(connect_sync(options.url)) as connection:
             slot = require_usable(find_slot(connection, options.slot), options.slot, connection.info.dbname)
-        position, lineage = Position(slot.confirmed_flush_lsn or Lsn(0), 0), self._lineage()
-        timeline = _timeline(lineage, position)
-        return Offset(lineage.system_identifier, options.slot, position, timeline, options.lanes, options.lane_by)
+        return self._offset_at(Position(slot.confirmed_flush_lsn or Lsn(0), 0), tables, generation)
+
+    def _offset_at(self, position: Position, tables: list[PipelineTable], generation: str) -> Offset:
+        options, lineage = self._options, self._lineage()
+        return Offset(
+            lineage.system_identifier,
+            options.slot,
+            position,
+            _timeline(lineage, position),
+            options.lanes,
+            options.lane_by,
+            dropped=tuple(table.key for table in tables if table.state != "streaming" and table.snapshot is None),
+            added=tuple(table.key for table in tables if table.is_added),
+            generation=generation,
+            joins=tuple(
+                Join((table.key,), SnapshotRead(Snapshot.parse(table.snapshot), table.until_lsn))
+                for table in tables
+                if table.snapshot is not None and table.until_lsn is not None and table.until_lsn > position.commit_lsn
+            ),
+        )
 
     def _lineage(self) -> Lineage:
         with ReplicationConnection(self._options.url) as replication:
@@ -259,6 +393,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             streaming=options.streaming,
             batch_bytes=min(_PIECE_BYTES, options.max_bytes),
             buffer_bytes=options.max_bytes,
+            confirm_idle=options.state_url is None,
         )
         spill = options.spill_directory
         return settings if spill is None else replace(settings, spill_directory=Path(spill))
@@ -267,3 +402,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _timeline(lineage: Lineage, position: Position) -> int:
     """The timeline that wrote what lies before a position."""
     return lineage.timeline_of(Lsn(max(0, position.commit_lsn - 1)))
+
+
+def _oids(names: Mapping[int, set[Name]], join: Join) -> frozenset[int]:
+    return frozenset(oid for oid, called in names.items() if not called.isdisjoint(join.tables))
+
+
+def _quoted(name: Name) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name)

@@ -34,14 +34,14 @@ class Content:
         return cls(int(str(logged["changes"])), committed_at, {str(name): int(count) for name, count in tables.items()})
 
 
-def content_of(batches: Iterable[Batch], dropped: frozenset[int]) -> Content:
-    """The figures of a range, without the tables of some oids."""
+def content_of(batches: Iterable[Batch]) -> Content:
+    """The figures of a range."""
     tables: Counter[str] = Counter()
     committed_at = None
     for batch in batches:
         index = Index.of(batch)
         names = _names(index)
-        tables.update({names[oid]: count for oid, count in _changes(index).items() if oid not in dropped})
+        tables.update({names[oid]: count for oid, count in _changes(index).items()})
         committed_at = _committed_at(index) or committed_at
     return Content(sum(tables.values()), committed_at, dict(sorted(tables.items())))
 

@@ -15,6 +15,7 @@ from headwater.postgres.replication.columnar import Group, Ints, as_sent, decode
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import Types, to_json, to_json_column
+from headwater.spark.frame import Chunk
 from headwater.spark.sources.protect import Protection
 
 SCHEMA = pa.schema(
@@ -44,6 +45,28 @@ def to_envelopes(batch: Batch, types: Types, protection: Protection) -> pa.Recor
         # Columns do not tell which change it was. The row decoder refuses the same one, and names its place.
         deque(decode_rows(batch, types, to_json), maxlen=0)
         raise
+
+
+def chunk_envelopes(chunk: Chunk, protection: Protection) -> pa.RecordBatch:
+    """The rows of a table that was read as a whole, as changes that say what was there."""
+    relation, count = chunk.relation, chunk.rows.num_rows
+    after = _fragments(relation, chunk.rows, chunk.types, protection)
+    keys = [column.name for column in relation.columns if column.key]
+    key = {name: after[name] for name in keys} if after is not None and keys else None
+    arrays = [
+        pa.repeat(pa.scalar(int(chunk.until)), count),
+        pa.array(np.arange(chunk.first_row, chunk.first_row + count), pa.int32()),
+        pa.nulls(count, pa.int64()),
+        pa.repeat(pa.scalar(chunk.read_at, pa.timestamp("us", tz="UTC")), count),
+        _constant(Op.READ.value, count),
+        _constant(relation.schema, count),
+        _constant(relation.name, count),
+        _objects(key, count),
+        pa.nulls(count, pa.string()),
+        _objects(after, count),
+        unchanged_lists([], count),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def in_order(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -6,14 +6,16 @@ a range with a truncate or a changed key in it then stays in one lane, since tho
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from headwater.errors import DecodeError
-from headwater.postgres.replication.batch import Batch, lay_out, relations_in
+from headwater.model import Lsn, SnapshotRead
+from headwater.postgres.replication.batch import Batch, lay_out, relations_in, tags_of
 from headwater.postgres.replication.cut import Index, big_endian
 from headwater.postgres.replication.messages import Relation, Truncate
 from headwater.postgres.replication.pgoutput import decode, parse_relation
@@ -27,6 +29,8 @@ _STEP = np.uint64(0xFF51AFD7ED558CCD)
 # `replica identity full`: the stream marks every column as key, and does not tell which row an update was.
 _FULL = "f"
 _NO_LANE = -1
+# Where a Begin message has the id of its transaction.
+_XID_AT = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def split(batches: Sequence[Batch], lanes: int, rule: LaneRule, dropped: frozens
 
     In key lanes, tables whose rows have no key come behind the others.
     """
-    kept = (_without(batch, dropped) for batch in batches)
+    kept = (without(batch, dropped) for batch in batches)
     indexes = [Index.of(batch) for batch in kept if batch is not None and batch.changes]
     if rule is LaneRule.TABLE:
         for index in indexes:
@@ -98,15 +102,57 @@ def by_relation(index: Index) -> Iterator[tuple[Relation, Ints]]:
                 yield parse_relation(message), part
 
 
-def _without(batch: Batch, dropped: frozenset[int]) -> Batch | None:
+def tables_in(batch: Batch) -> dict[int, set[tuple[str, str]]]:
+    """The tables that a batch describes, by oid, with the names that they have on the way."""
+    sent = relations_in(batch.data, batch.bounds, tags_of(batch.data, batch.bounds), batch.xid_bytes)
+    found: dict[int, set[tuple[str, str]]] = {}
+    for message in (*batch.relations.values(), *sent.values()):
+        oid, name = _named(message)
+        found.setdefault(oid, set()).add(name)
+    return found
+
+
+def without(batch: Batch, oids: frozenset[int]) -> Batch | None:
     """The batch without some tables; None when nothing is left of it."""
-    if not dropped:
+    if not oids:
         return batch
     index = Index.of(batch)
-    rows, oids = _rows(index)
+    rows, of = _rows(index)
+    return _kept(index, rows[~np.isin(of, list(oids))], lambda _message: oids)
+
+
+def unseen(batch: Batch, oids: frozenset[int], read: SnapshotRead) -> Batch | None:
+    """The batch without what transactions did to some tables that a snapshot of these holds already."""
+    index = Index.of(batch)
+    begins = np.flatnonzero(index.tags == ord("B"))
+    lead = (0, 0) if batch.begin is None else (int(batch.begin.commit_lsn), batch.begin.xid)
+    commits = [lead[0], *index.commit_lsn[begins].tolist()]
+    xids = [lead[1], *big_endian(batch.data, batch.bounds[begins] + _XID_AT, 4).tolist()]
+    seen = np.array([commit > 0 and read.holds(xid, Lsn(commit)) for commit, xid in zip(commits, xids, strict=True)])
+    if not oids or not seen.any():
+        return batch
+    is_seen = seen[np.cumsum(index.tags == ord("B"))]
+    rows, of = _rows(index)
+    none: frozenset[int] = frozenset()
+    return _kept(index, rows[~(is_seen[rows] & np.isin(of, list(oids)))], lambda at: oids if is_seen[at] else none)
+
+
+def _kept(index: Index, rows: Ints, dropped: Callable[[int], frozenset[int]]) -> Batch | None:
+    """The batch with some of its rows, and of a truncate what is not `dropped` there."""
     lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
-    lane_of[rows[~np.isin(oids, list(dropped))]] = 0
+    lane_of[rows] = 0
     return next((laned.batch for laned in _pick(index, lane_of, 1, keyed=False, dropped=dropped)), None)
+
+
+# A server describes a table again and again.
+@lru_cache(maxsize=4096)
+def _named(message: bytes) -> tuple[int, tuple[str, str]]:
+    relation = parse_relation(message)
+    return relation.oid, (relation.schema, relation.name)
+
+
+def _drops_nothing(_message: int) -> frozenset[int]:
+    return frozenset()
 
 
 def _split_by_table(index: Index, lanes: int) -> Iterator[Laned]:
@@ -142,13 +188,18 @@ def _split_keyless(index: Index, lanes: int) -> Iterator[Laned]:
     yield from _pick(index, lane_of, lanes, keyed=False)
 
 
-def _pick(index: Index, lane_of: Ints, lanes: int, *, keyed: bool, dropped: frozenset[int] = frozenset()) -> Iterator[Laned]:
-    """A batch for each lane that has something; `lane_of` is -1 for messages that are in none."""
+def _pick(
+    index: Index, lane_of: Ints, lanes: int, *, keyed: bool, dropped: Callable[[int], frozenset[int]] = _drops_nothing
+) -> Iterator[Laned]:
+    """A batch for each lane that has something; `lane_of` is -1 for messages that are in none.
+
+    `dropped` gives, for a truncate, the tables that it is to leave alone.
+    """
     truncates = [] if keyed else [int(at) for at in np.flatnonzero(index.tags == ord("T"))]
     parted: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
     for at in truncates:
-        by_lane = _truncates_by_lane(index, at, lanes, dropped)
-        if len(by_lane) == 1 and not dropped:
+        by_lane = _truncates_by_lane(index, at, lanes, dropped(at))
+        if len(by_lane) == 1 and not dropped(at):
             (lane_of[at],) = by_lane
         else:
             parted[at] = by_lane

@@ -6,28 +6,50 @@ server and forgotten.
 
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
 from headwater.capture import Capture, CaptureSettings, emit_mark
 from headwater.capture.statements import commit_locally, wal_position
-from headwater.errors import PositionError, SourceError
+from headwater.capture.tables import Name
+from headwater.errors import SlotLost, SourceError
 from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import Index
 from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.spark.sources.held import Held
+from headwater.spark.sources.lanes import tables_in, without
+from headwater.spark.sources.load import Load
 
 # While a range that was logged is awaited: how often to look whether the stream is still alive.
 _PATIENCE_SECONDS = 1.0
+# As often as the server is told.
+_RECORD_SECONDS = 1.0
 
 
 class ChangeLog:
-    """The undelivered changes of one slot, in order, from the last committed position on."""
+    """The undelivered changes of one slot, in order, from the last committed position on.
 
-    def __init__(self, settings: CaptureSettings, start: Position) -> None:
-        """Begin to read at `start`, or where the slot is if that is later: what lies before that was delivered."""
+    Changes of tables that are being read as a whole are held back when the stream moves past them, until they are asked for.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        start: Position,
+        load: Load | None = None,
+        record: Callable[[Lsn], None] | None = None,
+    ) -> None:
+        """Begin to read at `start`, or where the slot is if that is later: what lies before that was delivered.
+
+        Of the tables of a `load` begin at its position, which may be earlier. What is about to be confirmed to the server is
+        told to `record` first.
+        """
+        self._committed = start
+        start = start if load is None else min(start, load.position)
         self._settings = replace(settings, start=start.commit_lsn)
         confirmed, written = _confirmed(self._settings)
         if written is not None and start.commit_lsn > written:
@@ -36,8 +58,16 @@ class ChangeLog:
         self._floor = self._end = max(start, Position(confirmed, 0))
         self._parts: deque[Index] = deque()
         self._passed = Lsn(0)
+        self._record, self._recorded, self._next_record = record, Lsn(0), 0.0
+        self._done = Lsn(0)
+        self._attempt: str | None = None
+        self._held_tables: frozenset[Name] = frozenset()
+        self._held: Held | None = None
         self._capture = Capture(self._settings)
         self._capture.start()
+        if load is not None:
+            self.hold(load)
+            self._catch_up()
 
     @property
     def lineage(self) -> Lineage:
@@ -53,21 +83,54 @@ class ChangeLog:
         """How far has been read."""
         return self._end
 
+    @property
+    def held(self) -> Held:
+        """The changes that were held back."""
+        if self._held is None:
+            raise SourceError("no table is being read, so nothing is held back; report it")
+        return self._held
+
     def close(self) -> None:
+        self.release()
         self._capture.stop()
+
+    def hold(self, load: Load) -> None:
+        """From now on, keep the changes of an attempt's tables when the stream moves past them."""
+        if self._attempt != load.attempt:
+            self.release()
+            self._attempt, self._held_tables = load.attempt, frozenset(load.tables)
+            self._held = Held(self._settings.spill_directory)
+
+    def release(self) -> None:
+        """Hold nothing back any more, and forget what was."""
+        if self._held is not None:
+            self._held.close()
+        self._attempt, self._held, self._held_tables = None, None, frozenset()
 
     def report(self) -> None:
         """Tell the server now what is confirmed."""
+        self._next_record = 0.0
+        self._confirm(self._done)
         self._capture.report()
 
-    def advance(self, committed: Position) -> None:
-        """Everything before `committed` is delivered for good: forget it, and let the server forget it."""
+    def advance(self, committed: Position, needed: Position | None = None) -> None:
+        """Everything before `committed` is delivered for good: forget it, and let the server forget what is not `needed`.
+
+        What is held back is needed from an earlier position on.
+        """
+        if self._held is not None and committed > self._floor:
+            self._hold_back(self._floor, committed)
         self._floor = max(self._floor, committed)
         while self._parts and self._parts[0].end <= self._floor:
             self._parts.popleft()
+        if self._held is not None:
+            if needed is not None:
+                self._held.forget(needed)
+                self._confirm(min(needed, self._floor).commit_lsn)
+            return
         # With nothing left to deliver, what came without any change of ours, such as a heartbeat, is done with as well.
         done = self._floor.commit_lsn if self._parts else max(self._floor.commit_lsn, self._passed)
-        self._capture.confirm(done)
+        self._confirm(done)
 
     def fill(self, start: Position, max_bytes: int, wait_seconds: float) -> None:
         """Take what has come, up to so many bytes behind `start`; wait a little for something, or for the rest of it."""
@@ -83,7 +146,7 @@ class ChangeLog:
                 self.advance(self._floor)
 
     def fill_to(self, end: Position) -> None:
-        """Take until everything before `end` has come; raises PositionError if it never can."""
+        """Take until everything before `end` has come; raises SlotLost if it never can."""
         if self._end >= end:
             return
         mark = self.mark()
@@ -136,6 +199,35 @@ class ChangeLog:
             raise SourceError(f"nothing is known of {end}: only what lies before {self._end} has been read")
         parts = (part.between(start, end) for part in self._parts if part.end > start and part.start < end)
         return [part for part in parts if part is not None]
+
+    def _confirm(self, position: Lsn) -> None:
+        """Let the server forget what lies before a position; at most once in a while, since it is written down first."""
+        self._done = max(self._done, position)
+        if self._record is not None and self._done > self._recorded:
+            if time.monotonic() < self._next_record:
+                return
+            self._record(self._done)
+            self._recorded, self._next_record = self._done, time.monotonic() + _RECORD_SECONDS
+        self._capture.confirm(self._done)
+
+    def _hold_back(self, start: Position, end: Position) -> None:
+        for batch in self.between(start, min(end, self._end)):
+            others = frozenset(oid for oid, names in tables_in(batch).items() if not names & self._held_tables)
+            mine = without(batch, others)
+            if mine is not None and mine.changes:
+                self.held.add(mine)
+
+    def _catch_up(self) -> None:
+        """Read what was delivered before, and hold back what of it was not."""
+        if self._floor >= self._committed:
+            return
+        mark = self.mark()
+        if self._committed.commit_lsn > mark:
+            raise _beyond(self._committed, mark)
+        while self._end < self._committed and self._end.commit_lsn < mark:
+            self._append_next()
+            self.advance(min(self._end, self._committed))
+        self.advance(self._committed)
 
     def _append_next(self) -> int:
         """Take in what comes next, if something comes soon, and return its size."""
@@ -191,8 +283,8 @@ def _is_between(bound: Position) -> bool:
     return bound.ordinal == 0
 
 
-def _beyond(wanted: Position, written: Lsn) -> PositionError:
-    return PositionError(
+def _beyond(wanted: Position, written: Lsn) -> SlotLost:
+    return SlotLost(
         f"the checkpoint is at {wanted.commit_lsn}, and the server only at {written}: it is of another server, or of a "
         "later state of this one; name the right server, or a new checkpoint directory, and copy the tables anew"
     )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from headwater.errors import SettingsError
 from headwater.postgres.replication.slot import check_slot_name
-from headwater.spark.settings import MIB, LaneRule
+from headwater.spark.settings import MIB, LaneRule, SnapshotRule
 from headwater.spark.shape import Shape
 from headwater.spark.sources.protect import Protection
 
@@ -35,6 +35,9 @@ _KNOWN = {
         "salt",
         "streaming",
         "spillDirectory",
+        "snapshot",
+        "pipeline",
+        "stateUrl",
     )
 }
 # Partitions travel inside of Spark's messages, which end at 128 MiB.
@@ -46,7 +49,11 @@ _MASK_FORM = 'option `mask` is a JSON object of texts, such as {"public.customer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is read, and in which shape. `tables` are made sure to be published; without any, what the publication has."""
+    """What is read, and in which shape. `tables` are made sure to be published; without any, what the publication has.
+
+    Which tables are to be read as a whole is looked up under the name `pipeline` in the database `state_url`; without one,
+    only changes are read.
+    """
 
     url: str = field(repr=False)
     slot: str
@@ -61,6 +68,9 @@ class Options:
     protection: Protection
     streaming: bool
     spill_directory: str | None
+    snapshot: SnapshotRule
+    pipeline: str
+    state_url: str | None = field(repr=False)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -76,11 +86,16 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if shape is not Shape.ENVELOPE and protection != Protection():
         raise SettingsError("`mask` and `hash` work on shape `envelope` alone")
     check_slot_name(options["slot"])
+    snapshot = _choice(SnapshotRule, "snapshot", options.get("snapshot", SnapshotRule.NEVER))
+    tables = _names(options.get("tables", table or ""))
+    if snapshot is SnapshotRule.INITIAL and not tables:
+        raise SettingsError("snapshot `initial` needs the option `tables`: name what is to be read")
+    state_url = options.get("stateUrl", options["url"] if snapshot is SnapshotRule.INITIAL else None)
     return Options(
         url=options["url"],
         slot=options["slot"],
         publication=options.get("publication", options["slot"]),
-        tables=_names(options.get("tables", table or "")),
+        tables=tables,
         shape=shape,
         table=table,
         lanes=_number("lanes", options.get("lanes", "4"), 1, 256),
@@ -90,6 +105,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         protection=protection,
         streaming=_choice(_Switch, "streaming", options.get("streaming", "true").lower()) is _Switch.ON,
         spill_directory=options.get("spillDirectory"),
+        snapshot=snapshot,
+        pipeline=options.get("pipeline", options["slot"]),
+        state_url=state_url,
     )
 
 

@@ -9,13 +9,15 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.errors import DecodeError, SettingsError
-from headwater.model import Op
+from headwater.model import Lsn, Op
 from headwater.postgres.catalog import list_columns, list_tables, load_types, select_tables
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.columnar import Group, decode_columns
+from headwater.postgres.replication.messages import Relation
 from headwater.postgres.types import Types
 from headwater.spark.columns import spark_type, to_spark
+from headwater.spark.frame import Chunk
 from headwater.spark.sources.envelope import by_unchanged, in_order, unchanged_lists
 
 _OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
@@ -54,13 +56,39 @@ def to_table(batch: Batch, types: Types, schema: StructType) -> pa.RecordBatch:
     return in_order(parts, wanted)
 
 
+def chunk_table(chunk: Chunk, schema: StructType) -> pa.RecordBatch:
+    """The rows of the table that was read as a whole."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    relation, count = chunk.relation, chunk.rows.num_rows
+    typed = {}
+    for column in relation.columns:
+        texts = chunk.rows[column.name]
+        typed[column.name], rejected = to_spark(texts, chunk.types, column.type_oid, column.typmod)
+        for row in rejected:
+            raise _no_room(relation, column.name, texts[row].as_py(), chunk.until)
+    rows = pa.RecordBatch.from_pydict(typed)
+    ours = [
+        pa.repeat(pa.scalar(Op.READ.value), count),
+        pa.repeat(pa.scalar(int(chunk.until)), count),
+        pa.array(np.arange(chunk.first_row, chunk.first_row + count), pa.int32()),
+        pa.repeat(pa.scalar(chunk.read_at, pa.timestamp("us", tz="UTC")), count),
+        unchanged_lists([], count),
+    ]
+    columns = [_column(rows, field, count, relation) for field in wanted if field.name not in _PLACE.names]
+    return pa.RecordBatch.from_arrays([*columns, *ours], schema=wanted)
+
+
+def _no_room(relation: Relation, column: str, text: str, lsn: int) -> DecodeError:
+    return DecodeError(
+        f"column {column!r} of {relation.table} has a value that its type in Spark cannot hold ({text[:40]!r}); read the "
+        "table with shape `envelope`, whose JSON holds every value",
+        lsn=Lsn(lsn),
+    )
+
+
 def _parts(group: Group, wanted: pa.Schema) -> list[pa.RecordBatch]:
     for value in group.rejected:
-        raise DecodeError(
-            f"column {value.column!r} of {group.relation.table} has a value that its type in Spark cannot hold "
-            f"({value.text[:40]!r}); read the table with shape `envelope`, whose JSON holds every value",
-            lsn=int(group.places.commit_lsn[value.row]),
-        )
+        raise _no_room(group.relation, value.column, value.text, int(group.places.commit_lsn[value.row]))
     rows = group.after if group.after is not None else group.before
     return [_part(group, index, names, rows, wanted) for names, index in by_unchanged(group)]
 
@@ -82,11 +110,11 @@ def _part(
         unchanged_lists(unchanged, count),
     ]
     taken = rows if rows is None or count == rows.num_rows else rows.take(pa.array(index))
-    columns = [_column(taken, field, count, group) for field in wanted if field.name not in _PLACE.names]
+    columns = [_column(taken, field, count, group.relation) for field in wanted if field.name not in _PLACE.names]
     return pa.RecordBatch.from_arrays([*columns, *ours], schema=wanted)
 
 
-def _column(rows: pa.RecordBatch | None, field: pa.Field, count: int, group: Group) -> pa.Array:
+def _column(rows: pa.RecordBatch | None, field: pa.Field, count: int, relation: Relation) -> pa.Array:
     """A column as the stream declared it; NULL if the table did not have it then."""
     if rows is None or field.name not in rows.schema.names:
         return pa.nulls(count, field.type)
@@ -97,6 +125,6 @@ def _column(rows: pa.RecordBatch | None, field: pa.Field, count: int, group: Gro
         return pc.cast(array, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
         raise DecodeError(
-            f"column {field.name!r} of {group.relation.table} is {array.type} now, and was {field.type} when the stream was "
+            f"column {field.name!r} of {relation.table} is {array.type} now, and was {field.type} when the stream was "
             "started; start the query again to read it with its new type"
         ) from exc

@@ -18,7 +18,7 @@ class Wanted:
     """
 
     def __init__(self, url: str, publication: str, patterns: tuple[str, ...]) -> None:
-        self._url, self._publication = url, publication
+        self._url, self._publication, self.patterns = url, publication, patterns
         self._patterns = [parse_pattern(pattern) for pattern in patterns]
         self._judged: dict[bytes, bool] = {}
 

@@ -10,11 +10,16 @@ from headwater.model import Position
 
 
 class Phase(StrEnum):
-    """What a run is at. One that was killed leaves the phase it had, though it is over."""
+    """What a run is at. One that was killed leaves the phase it had, though it is over.
+
+    `standing by` is never written down: what is there is of the run that has the pipeline.
+    """
 
     STARTING = "starting"
+    STANDING_BY = "standing by"
     RUNNING = "running"
     RETRYING = "retrying"
+    PAUSED = "paused"
     STOPPED = "stopped"
     FAILED = "failed"
 
@@ -57,12 +62,17 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SavedReport:
-    """A report as it was found, with what the database knows of it."""
+    """A report as it was found, with what the database knows of it.
+
+    `paused_at` is since when the pipeline is not to run, `owns_publication` whether it has made its publication.
+    """
 
     report: Report
     slot: str
     started_at: datetime
     updated_at: datetime
+    paused_at: datetime | None = None
+    owns_publication: bool = False
 
 
 def details(report: Report) -> dict[str, Any]:

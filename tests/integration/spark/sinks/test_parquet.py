@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from pyspark.sql.functions import lit
 
 from headwater.errors import SinkError, SinkUnavailable
 from headwater.model.position import TimelineSwitch
@@ -18,7 +19,7 @@ from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.build import build_sink
 from headwater.spark.sinks.parquet import ParquetSink
-from tests.conformance.frames import Delivery, capture
+from tests.conformance.frames import Delivery, capture, read
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -286,3 +287,25 @@ def test_letters_are_kept_before_their_range_counts(spark, build, path, delivery
 
     assert sink.write(delivery.wire(spark), Shape.WIRE, delivery.span).letters == 1
     assert len(stored(database)) == 1
+
+
+def test_changes_that_were_held_back_come_under_whatever_name_a_transform_gives_them(spark, database, build, path):
+    with closing(connect_sync(database)) as connection:
+        connection.execute("create table item (id int primary key)")
+        connection.execute("insert into item values (1)")
+    reading = read(database, "first", ["item"])
+    changes = capture(database, ["insert into item values (2)", "insert into item values (3)"], tables=["item"])
+    held = changes.between(reading.position, changes.changes[1].position)
+    sink, end = build(), replace(reading.end.span, end=held.span.end)
+
+    def renamed(delivery, span):
+        return sink.write(delivery.envelopes(spark).withColumn("table", lit("thing")), Shape.ENVELOPE, span)
+
+    renamed(reading.whole, reading.whole.span)
+    # The stream has gone on meanwhile, with changes of others.
+    other = changes.between(changes.changes[1].position, changes.span.end)
+    renamed(other, replace(end, end=changes.span.end))
+
+    assert renamed(held, held.span) == Written(changes=1)
+    assert renamed(held, held.span) == Written(skipped=1)
+    assert spark.read.parquet(str(path / "changes")).count() == 3

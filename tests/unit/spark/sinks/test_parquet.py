@@ -1,6 +1,7 @@
 """The files of a Parquet sink: what they hold, where they stand, and that no crash leaves half a range visible."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +12,18 @@ import pytest
 from headwater.errors import SettingsError, SinkError, SinkUnavailable, TransformError
 from headwater.model import UNCHANGED, Lineage, Lsn, Position
 from headwater.postgres.replication.batch import Batch, lay_out
-from headwater.spark.frame import Frame, pack
-from headwater.spark.sinks.parquet.columns import ENVELOPE_COLUMNS, column_name, folder_name, sort_envelopes, sort_frame
-from headwater.spark.sinks.parquet.directory import Committed, Directory
-from headwater.spark.sinks.parquet.sink import local_path
+from headwater.postgres.replication.messages import Relation, RelationColumn
+from headwater.spark.frame import Chunk, Frame, pack
+from headwater.spark.sinks.parquet.columns import (
+    ENVELOPE_COLUMNS,
+    Bounds,
+    column_name,
+    folder_name,
+    sort_envelopes,
+    sort_frame,
+)
+from headwater.spark.sinks.parquet.directory import Committed, Directory, LoadedPieces
+from headwater.spark.sinks.parquet.sink import label, local_path
 from headwater.spark.sinks.parquet.task import Assignment, stage_frames
 from tests import pgoutput_writer as write
 
@@ -32,7 +41,7 @@ def frame(*messages: bytes, lane: int = 0) -> Frame:
 
 def rows_of(*messages: bytes, low: Position = START) -> dict[str, list[dict[str, object]]]:
     """What a frame of these messages puts into each folder."""
-    found = sort_frame(frame(*messages), low, pipeline="shop", sink="files")
+    found = sort_frame(frame(*messages), Bounds(low), pipeline="shop", sink="files")
     return {part.folder: part.rows.to_pylist() for part in found.parts}
 
 
@@ -70,7 +79,7 @@ def test_rows_of_all_operations_stand_together_in_commit_order():
 def test_a_file_of_deletes_alone_has_all_columns_of_its_table():
     found = sort_frame(
         frame(write.begin(100), write.relation(1, "item", COLUMNS), write.delete(1, ["7", None, None, None])),
-        START,
+        Bounds(START),
         pipeline="shop",
         sink="files",
     )
@@ -105,7 +114,7 @@ def test_a_table_that_changes_its_columns_gets_files_with_other_columns():
             write.relation(1, "item", COLUMNS[:2]),
             write.insert(1, ["2", "two"]),
         ),
-        START,
+        Bounds(START),
         pipeline="shop",
         sink="files",
     )
@@ -116,7 +125,7 @@ def test_a_table_that_changes_its_columns_gets_files_with_other_columns():
 def test_rows_before_the_bound_are_left_out():
     messages = [write.begin(100), write.relation(1, "item", COLUMNS[:1]), *(write.insert(1, [str(i)]) for i in range(5))]
 
-    found = sort_frame(frame(*messages), Position(Lsn(100), 3), pipeline="shop", sink="files")
+    found = sort_frame(frame(*messages), Bounds(Position(Lsn(100), 3)), pipeline="shop", sink="files")
 
     assert [row["id"] for row in found.parts[0].rows.to_pylist()] == [3, 4]
     assert found.skipped == 3
@@ -130,7 +139,7 @@ def test_a_value_that_the_column_cannot_hold_makes_its_row_a_letter_and_never_nu
             write.insert(1, ["1", "a", "NaN", None]),
             write.insert(1, ["2", "b", "2.00", None]),
         ),
-        START,
+        Bounds(START),
         pipeline="shop",
         sink="files",
     )
@@ -161,7 +170,7 @@ def test_an_envelope_that_lost_its_place_in_a_transform_is_refused_and_not_skipp
     }
 
     with pytest.raises(TransformError, match=f"a change without {column} came out of the transform"):
-        sort_envelopes([tuple(row.values())], START)
+        sort_envelopes([tuple(row.values())], Bounds(START))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,7 @@ def deliver(path: Path, lsn: int) -> None:
     try:
         directory.open("me")
         start, end = max(Position(Lsn(lsn), 0), directory.committed.end), Position(Lsn(lsn + 1), 0)
-        assignment = Assignment(path, "shop", "files", start, end)
+        assignment = Assignment(path, "shop", "files", Bounds(start), label(start, end))
         rows = [(frame.lane, pack(frame)) for frame in frames(lsn)]
         staged = [
             part for lane in (0, 1) for part in stage_frames(assignment, lane, [row for row in rows if row[0] == lane])
@@ -378,19 +387,93 @@ def test_files_of_tasks_that_are_not_there_are_not_committed(tmp_path):
     """Executors that see another directory than the driver write where nobody looks."""
     directory = Directory(tmp_path / "here", sink="files")
     directory.open("me")
-    assignment = Assignment(tmp_path / "there", "shop", "files", START, Position(Lsn(101), 0))
+    assignment = Assignment(tmp_path / "there", "shop", "files", Bounds(START), "0-101")
     (staged,) = stage_frames(assignment, 0, [(0, pack(one)) for one in frames(100)])
 
     with pytest.raises(SinkError, match="driver and executors must see the same directory"):
-        directory.commit(Committed(assignment.end, LINEAGE, staged.files))
+        directory.commit(Committed(Position(Lsn(101), 0), LINEAGE, staged.files))
     directory.close()
 
 
 def test_a_place_that_cannot_be_written_is_said_by_the_task_without_a_traceback(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
-    assignment = Assignment(blocked, "shop", "files", START, Position(Lsn(101), 0))
+    assignment = Assignment(blocked, "shop", "files", Bounds(START), "0-101")
 
     (staged,) = stage_frames(assignment, 0, [(0, pack(one)) for one in frames(100)])
 
     assert (os.strerror(staged.failure or 0), staged.files) == ("Not a directory", ())
+
+
+def waiting(path: Path) -> list[str]:
+    """The attempts whose rows are hidden."""
+    return sorted(file.name.split("-")[1] for file in path.glob("*/*/.rows-*"))
+
+
+def restart(path: Path) -> None:
+    directory = Directory(path, sink="files")
+    directory.open("me")
+    directory.close()
+
+
+def load(path: Path, *attempts: str) -> None:
+    """A run that has written a piece of each of these attempts at loading a table, and completed none."""
+    directory = Directory(path, sink="files")
+    try:
+        directory.open("me")
+        loads = []
+        for number, attempt in enumerate(attempts):
+            chunk = Chunk(attempt, 0, 0, RELATION, one_row(number), (), LINEAGE, Lsn(50), datetime(2026, 11, 16, tzinfo=UTC))
+            assignment = replace(Assignment(path, "shop", "files", Bounds(START), "0"), attempt=attempt)
+            (staged,) = stage_frames(assignment, 0, [(-1, pack(chunk))])
+            loads.append(LoadedPieces(attempt, (("public", f"t{number}"),), 1, staged.waiting))
+        directory.commit(Committed(Position(Lsn(50), 0), LINEAGE, loads=tuple(loads)))
+    finally:
+        directory.close()
+
+
+RELATION = Relation(1, "public", "item", "d", (RelationColumn("id", True, 20, -1),))
+
+
+def one_row(number: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": [str(number)]})
+
+
+def power_fails(*_: object) -> None:
+    raise OSError(5, "the disk is gone")
+
+
+def test_rows_of_a_table_that_is_being_loaded_stay_hidden_over_a_restart(tmp_path):
+    load(tmp_path, "one")
+    (tmp_path / "public.item/date=2026-11-16/.rows-of-a-task-that-died.parquet").touch()
+
+    restart(tmp_path)
+
+    assert (visible(tmp_path), waiting(tmp_path)) == ([], ["one"])
+
+
+def test_a_crash_right_after_the_completion_counted_shows_all_rows_of_the_attempt(tmp_path, monkeypatch):
+    load(tmp_path, "one", "two")
+    directory = Directory(tmp_path, sink="files")
+    directory.open("me")
+    one, two = directory.committed.loads
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", power_fails)
+        with pytest.raises(SinkUnavailable):
+            directory.commit(replace(directory.committed, files=one.files, loads=(two,), completed="one"))
+    directory.close()
+    assert visible(tmp_path) == []
+
+    restart(tmp_path)
+
+    assert (visible(tmp_path), waiting(tmp_path)) == ([0], ["two"])
+
+
+def test_files_of_an_attempt_that_died_go(tmp_path):
+    load(tmp_path, "one", "two")
+    directory = Directory(tmp_path, sink="files")
+    directory.open("me")
+    directory.commit(replace(directory.committed, loads=directory.committed.loads[1:]))
+    directory.close()
+
+    assert (visible(tmp_path), waiting(tmp_path)) == ([], ["two"])

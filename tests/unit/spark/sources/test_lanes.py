@@ -1,16 +1,17 @@
 """Lanes: together they hold the range, each keeps the order of what belongs together, and a replay gives the same ones."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.model import Change
+from headwater.model import Change, Lsn, Snapshot, SnapshotRead
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.columnar import decode_columns
 from headwater.spark.settings import LaneRule
-from headwater.spark.sources.lanes import lanes_of, self_contained, split
+from headwater.spark.sources.lanes import lanes_of, self_contained, split, tables_in, unseen, without
 from tests import pgoutput_writer as write
 from tests.data.record import load, recordings
 from tests.recorded import TYPES, batches
@@ -301,3 +302,36 @@ def test_a_batch_that_is_all_in_one_lane_travels_as_it_is():
     (batch,) = batches(_transaction(write.insert(ORDERS, ["1", None])))
     (laned,) = split([batch], 4, LaneRule.TABLE)
     assert laned.batch is batch
+
+
+@settings(max_examples=80)
+@given(streams(), st.sampled_from([1, 200, 1 << 20]), st.sets(st.sampled_from(sorted(TABLES))))
+def test_without_some_tables_the_others_keep_their_changes_and_positions(stream, size, oids):
+    names = {TABLES[oid][0] for oid in oids}
+    for batch in batches(stream, size):
+        kept = without(batch, frozenset(oids))
+        wanted = [change for change in changes_of([batch]) if change.table not in names]
+        assert ([] if kept is None else changes_of([kept])) == wanted
+        assert kept is None or kept.changes == len(wanted)
+
+
+@settings(max_examples=80)
+@given(streams(), st.sampled_from([1, 200, 1 << 20]), st.sets(st.sampled_from(sorted(TABLES))), st.integers(990, 1100))
+def test_what_a_snapshot_of_tables_holds_is_left_out_and_nothing_else(stream, size, oids, until):
+    names = {TABLES[oid][0] for oid in oids}
+    read = SnapshotRead(Snapshot(3, 5, frozenset({3})), Lsn(until))
+    for batch in batches(stream, size):
+        kept = unseen(batch, frozenset(oids), read)
+        wanted = [
+            change
+            for change in changes_of([batch])
+            if change.table not in names or not read.holds(change.xid, change.position.commit_lsn)
+        ]
+        assert ([] if kept is None else changes_of([kept])) == wanted
+
+
+def test_the_tables_of_a_batch_are_known_by_all_the_names_that_they_have_in_it():
+    described = [write.relation(7, name, [("id", 23, -1, True)]) for name in ("old", "new")]
+    stream = [write.begin(1000, 0), described[0], write.insert(7, ["1"]), described[1], write.insert(7, ["2"])]
+    (batch,) = batches([*stream, write.commit(1000, 1010)])
+    assert tables_in(replace(batch, relations={7: described[0]})) == {7: {("public", "old"), ("public", "new")}}

@@ -6,17 +6,35 @@ from datetime import UTC, datetime
 import pytest
 
 from headwater.errors import PositionError
-from headwater.model import Lsn, Position
+from headwater.model import Lsn, Position, Snapshot, SnapshotRead
 from headwater.spark.settings import LaneRule
 from headwater.spark.sources.content import Content
+from headwater.spark.sources.load import Join, Load
 from headwater.spark.sources.offset import Offset
 
 CONTENT = Content(3, datetime(2026, 11, 15, 21, 36, 8, 120000, tzinfo=UTC), {"public.a": 2, "public.b": 1})
-OFFSET = Offset("7708530643186114187", "shop", Position(Lsn.parse("16/B374D848"), 5), 2, 4, LaneRule.KEY, CONTENT)
+READ = SnapshotRead(Snapshot.parse("10:20:10,14"), Lsn.parse("16/B374D999"))
+OFFSET = Offset(
+    "7708530643186114187",
+    "shop",
+    Position(Lsn.parse("16/B374D848"), 5),
+    2,
+    4,
+    LaneRule.KEY,
+    CONTENT,
+    dropped=(("public", "later"),),
+    added=(("public", "b"),),
+    generation="f00",
+    load=Load("abc", (("public", "b"),), (2,), Position(Lsn.parse("16/B374D840"), 1), READ, 9, 4, is_complete=False),
+    joins=(Join((("public", "a"),), READ),),
+)
 LOGGED = (
     '{"version": 1, "system": "7708530643186114187", "slot": "shop", "lsn": "16/B374D848", "ordinal": 5, "timeline": 2, '
     '"lanes": 4, "by": "key", "holds": {"changes": 3, "committed_at": "2026-11-15T21:36:08.120000+00:00", '
-    '"tables": {"public.a": 2, "public.b": 1}}}'
+    '"tables": {"public.a": 2, "public.b": 1}}, "dropped": [["public", "later"]], "added": [["public", "b"]], '
+    '"generation": "f00", "load": {"attempt": "abc", "tables": [["public", "b"]], "requests": [2], "lsn": "16/B374D840", "ordinal": 1, '
+    '"snapshot": "10:20:10,14", "until": "16/B374D999", "pieces": 9, "delivered": 4, "complete": false}, '
+    '"joins": [{"tables": [["public", "a"]], "snapshot": "10:20:10,14", "until": "16/B374D999"}]}'
 )
 
 
@@ -43,6 +61,9 @@ BROKEN: list[tuple[str, object]] = [
     ("holds", None),
     ("holds", {"changes": 1, "committed_at": "soon", "tables": {}}),
     ("holds", {"changes": 1, "committed_at": None, "tables": []}),
+    ("dropped", None),
+    ("load", {}),
+    ("joins", [{"tables": [], "snapshot": "3", "until": "0/0"}]),
 ]
 
 

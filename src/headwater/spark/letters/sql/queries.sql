@@ -25,7 +25,7 @@ returning id;
 -- name: list_open
 -- What a sink looks at to tell whether a later change makes a letter pointless.
 select letter.id, letter.schema_name as schema, letter.table_name as "table", letter.key, letter.new_key,
-       letter.commit_lsn, letter.ordinal
+       letter.commit_lsn, letter.ordinal, letter.op, letter.event_id
   from headwater.dead_letter as letter
  where letter.pipeline = %(pipeline)s and letter.sink = %(sink)s and letter.state = 'open'
  order by letter.commit_lsn, letter.ordinal;

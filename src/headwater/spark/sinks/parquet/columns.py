@@ -9,26 +9,33 @@ is the largest or smallest that there is.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headwater.errors import DecodeError
 from headwater.model import Change, Lsn, Op, Position
-from headwater.postgres.replication.columnar import Group, Places, decode_columns
+from headwater.postgres.replication.batch import Batch
+from headwater.postgres.replication.columnar import Group, Places, RejectedValue, decode_columns
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import Types, to_json
 from headwater.spark.columns import spark_type, to_spark
-from headwater.spark.frame import Frame
-from headwater.spark.letters import Letter, letters_at
+from headwater.spark.frame import Chunk, Frame
+from headwater.spark.letters import Letter, as_read, frame_of_rows, letters_at, letters_of_rows, without_misfits
 from headwater.spark.sinks.lines import json_object, unplaced
 
+Table: TypeAlias = tuple[str, str]
+
 PLACE: Final = "date"
-_OPS: Final = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
+# A group of rows that came with their whole table; no message of the protocol's has this tag and rows.
+_READ: Final = "R"
+_OPS: Final = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE, _READ: Op.READ}
 _OURS: Final = pa.schema(
     [
         ("_op", pa.string()),
@@ -77,36 +84,71 @@ class Sorted:
     letters: tuple[Letter, ...]
 
 
-def sort_frame(frame: Frame, low: Position, *, pipeline: str, sink: str) -> Sorted:
-    """The rows of a frame at or after `low` by folder; a DecodeError means that some value is none of its type."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is written: all changes before `low`, but of the tables in `behind` only those before a position of their own."""
+
+    low: Position
+    behind: Mapping[Table, Position] = field(default_factory=dict)
+
+    def of(self, schema: str, table: str) -> Position:
+        return self.behind.get((schema, table), self.low)
+
+
+def sort_frame(frame: Frame, written: Bounds, *, pipeline: str, sink: str) -> Sorted:
+    """The rows of a frame that are not written, by folder; a DecodeError means that some value is none of its type."""
     rows: dict[str, list[pa.Table]] = {}
     reasons: dict[Position, str] = {}
     skipped = 0
-    groups = decode_columns(frame.batch, frame.types, to_spark)
+    groups = decode(frame.batch, frame.types)
     old_keys = _old_keys(groups, frame)
     for group in groups:
+        low = written.of(group.relation.schema, group.relation.name)
         new = _not_before(low, group.places.commit_lsn, group.places.ordinal)
         skipped += int((~new).sum())
         refused = {row: reason for row, reason in _refused(group, frame.types) if new[row]}
         reasons |= {_position(group.places, row): reason for row, reason in refused.items()}
         new[list(refused)] = False
         if new.any():
-            relation = group.relation
             table = _table(group, frame.types, old_keys).filter(pa.array(new))
-            rows.setdefault(f"{folder_name(relation.schema)}.{folder_name(relation.name)}", []).append(table)
+            rows.setdefault(_folder(group.relation), []).append(table)
     letters = letters_at(frame, reasons, pipeline=pipeline, sink=sink) if reasons else []
     return Sorted(tuple(_parts(rows)), skipped, tuple(letters))
 
 
-def sort_envelopes(rows: Iterable[Sequence[Any]], low: Position) -> Sorted:
-    """Rows of the DataFrame `changes`, with `committed_at` as microseconds."""
+def sort_chunk(chunk: Chunk, *, pipeline: str, sink: str) -> Sorted:
+    """The rows of a table that is read as a whole."""
+    whose = {"pipeline": pipeline, "sink": sink}
+    try:
+        group = _read_group(chunk, np.arange(chunk.rows.num_rows))
+        letters: list[Letter] = []
+    except DecodeError:
+        _, found = without_misfits(frame_of_rows(chunk), **whose, check=decode)
+        letters = [as_read(letter, chunk) for letter in found]
+        misfits = [letter.position.ordinal - chunk.first_row for letter in letters]
+        group = _read_group(chunk, np.setdiff1d(np.arange(chunk.rows.num_rows), misfits))
+    reasons = dict(_refused(group, chunk.types))
+    numbers = group.places.ordinal - chunk.first_row
+    letters += letters_of_rows(chunk, {int(numbers[row]): reason for row, reason in reasons.items()}, **whose)
+    fits = np.ones(len(group), np.bool_)
+    fits[list(reasons)] = False
+    table = _table(group, chunk.types, {}).filter(pa.array(fits))
+    return Sorted(tuple(_parts({_folder(chunk.relation): [table]} if len(table) else {})), 0, tuple(letters))
+
+
+def sort_envelopes(rows: Iterable[Sequence[Any]], written: Bounds) -> Sorted:
+    """Rows of the DataFrame `changes` that are not written, with `committed_at` as microseconds."""
     columns = list(zip(*rows, strict=True)) or [()] * len(ENVELOPE_COLUMNS)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, ENVELOPE_COLUMNS, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=ENVELOPE_COLUMNS)
     for name in ("commit_lsn", "ordinal", "committed_at"):
         if table[name].null_count:
             raise unplaced(name)
-    new = _not_before(low, table["commit_lsn"].to_numpy(), table["ordinal"].to_numpy())
+    lsn, ordinal = table["commit_lsn"].to_numpy(), table["ordinal"].to_numpy()
+    new = _not_before(written.low, lsn, ordinal)
+    for (schema, name), low in written.behind.items():
+        own = pc.and_(pc.equal(table["schema"], schema), pc.equal(table["table"], name))
+        new = np.where(pc.fill_null(own, False).to_numpy(), _not_before(low, lsn, ordinal), new)
     kept = table.filter(pa.array(new))
     parts = _parts({ENVELOPES: [kept]} if len(kept) else {}, prefix="")
     return Sorted(tuple(parts), int((~new).sum()), ())
@@ -121,6 +163,29 @@ def column_name(name: str) -> str:
     """The name that a column of a table has in the files."""
     # Spark takes no notice of case, so neither may we.
     return f"{name}_" if name.lower().rstrip("_") in _RESERVED else name
+
+
+def _read_group(chunk: Chunk, rows: npt.NDArray[np.int64]) -> Group:
+    """Some rows of a chunk as a group, in the types of files."""
+    count, arrays, rejected = len(rows), [], []
+    for column, texts in zip(chunk.relation.columns, chunk.rows.columns, strict=True):
+        texts = texts.take(pa.array(rows))
+        array, bad = to_spark(texts, chunk.types, column.type_oid, column.typmod)
+        arrays.append(array)
+        rejected += [RejectedValue(row, column.name, texts[row].as_py(), is_old=False) for row in bad]
+    moment = (chunk.read_at - _EPOCH) // timedelta(microseconds=1)
+    places = Places(np.full(count, chunk.until), rows + chunk.first_row, np.zeros(count, np.int64), np.full(count, moment))
+    after = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in chunk.relation.columns])
+    return Group(chunk.relation, _READ, None, places, None, after, {}, np.zeros(count, np.bool_), rejected, rows)
+
+
+def decode(batch: Batch, types: Types) -> list[Group]:
+    """The groups of a batch, in the types of files."""
+    return decode_columns(batch, types, to_spark)
+
+
+def _folder(relation: Relation) -> str:
+    return f"{folder_name(relation.schema)}.{folder_name(relation.name)}"
 
 
 def _table(group: Group, types: Types, old_keys: Mapping[Position, str]) -> pa.Table:
@@ -142,7 +207,8 @@ def _table(group: Group, types: Types, old_keys: Mapping[Position, str]) -> pa.T
         pa.array(op, pa.string()),
         pa.array(places.commit_lsn),
         pa.array(places.ordinal.astype(np.int32)),
-        pa.array(places.xid),
+        # A row that came with its whole table is of no transaction.
+        pa.nulls(len(group), pa.int64()) if group.tag == _READ else pa.array(places.xid),
         pa.array(places.committed_at).cast(pa.timestamp("us", tz="UTC")),
         _unchanged(group),
         pa.array(keys, pa.string()),

@@ -3,12 +3,15 @@
     <path>/_headwater/owner       the pipeline and the sink that write here
     <path>/_headwater/lock        locked by the run that writes here
     <path>/_headwater/committed   the bound behind all that is written, and the files of the last range
-    <path>/<folder>/date=.../     files; `.` in front of the name as long as their range is not committed
+    <path>/<folder>/date=.../     files; `.` in front of the name as long as their range is not committed, or their table not
+                                  loaded
 
 Tasks write files under hidden names. When all are on disk, `committed` is replaced: from then on the range counts. Only then
 the files get their visible names, and if the process dies in between, the next one to open the directory makes up for it. So
-what is visible was committed, and stays; a range that is not committed leaves only hidden files, which are removed. Spark,
-pyarrow and others read no names that begin with `_` or `.`.
+what is visible was committed, and stays; a range that is not committed leaves only hidden files, which are removed. Files
+with rows of a table that is read as a whole are committed under their hidden names, and get the visible ones all at once
+with the range that completes the attempt, or go if it has died. Spark, pyarrow and others read no names that begin with `_`
+or `.`.
 """
 
 import fcntl
@@ -22,10 +25,12 @@ from typing import Any, Final, TextIO
 
 from headwater.errors import SinkError, SinkUnavailable
 from headwater.model import Lineage, Lsn, Position, TimelineSwitch
+from headwater.spark.sinks.parquet.columns import Table
 
 _OURS: Final = "_headwater"
 # Names of files that tasks write; those of replayed letters begin otherwise, and are nobody's to remove.
 PREFIX: Final = "changes-"
+LOADED: Final = "rows-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,33 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedPieces:
+    """The pieces before `last` of an attempt at reading tables as a whole, in files that are still hidden."""
+
+    attempt: str
+    tables: tuple[Table, ...]
+    last: int
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
-    """All changes before `end` are written. `lineage` is what their positions belong to, None if no frame told it."""
+    """All changes before `end` are written. `lineage` is what their positions belong to, None if no frame told it.
+
+    Of the tables in `behind` only those before a position of their own are: they were held back while the table was loaded.
+    `completed` is the last attempt that was.
+    """
 
     end: Position
     lineage: Lineage | None = None
     files: tuple[StagedFile, ...] = ()
+    loads: tuple[LoadedPieces, ...] = ()
+    behind: tuple[tuple[Table, Position], ...] = ()
+    completed: str | None = None
+
+    @property
+    def waiting(self) -> set[StagedFile]:
+        return {file for load in self.loads for file in load.files}
 
 
 NOTHING: Final = Committed(Position(Lsn(0), 0))
@@ -80,11 +106,15 @@ class Directory:
     def commit(self, committed: Committed) -> None:
         """Make the files of a range count, and visible; all of it is on disk on return."""
         with self._translated():
-            self._require_files(committed.files)
-            self._sync_folders(committed.files)
+            known = self.committed.waiting
+            new = [*committed.files, *(file for file in committed.waiting if file not in known)]
+            self._require_files(new)
+            self._sync_folders(new)
             self._replace("committed", json.dumps(asdict(committed)))
             self.committed = committed
             self._reveal(committed.files)
+            if known - committed.waiting - set(committed.files):
+                self._remove_hidden()
 
     def discard(self) -> None:
         """Remove what a failed attempt has left, or finish it if it failed after it was committed."""
@@ -116,12 +146,20 @@ class Directory:
 
     def _recover(self) -> None:
         """Bring the files in line with what is committed on disk, whatever this process believes."""
-        self.committed = self._read()
+        self.committed = self.read()
         self._reveal(self.committed.files)
-        for file in self.path.glob(f"*/date=*/.{PREFIX}*"):
-            file.unlink(missing_ok=True)
+        self._remove_hidden()
 
-    def _read(self) -> Committed:
+    def _remove_hidden(self) -> None:
+        """Remove the hidden files that do not wait for anything."""
+        waiting = {self.path / file.folder / file.hidden for file in self.committed.waiting}
+        for prefix in (PREFIX, LOADED):
+            for file in self.path.glob(f"*/date=*/.{prefix}*"):
+                if file not in waiting:
+                    file.unlink(missing_ok=True)
+
+    def read(self) -> Committed:
+        """What is committed on disk, also by another run."""
         file = self.path / _OURS / "committed"
         if not file.exists():
             return NOTHING
@@ -197,4 +235,20 @@ def _committed(facts: dict[str, Any]) -> Committed:
     if found is not None:
         switches = tuple(TimelineSwitch(switch["timeline"], Lsn(switch["end"])) for switch in found["switches"])
         found = Lineage(**{**found, "switches": switches})
-    return Committed(Position(Lsn(lsn), ordinal), found, tuple(StagedFile(**file) for file in facts["files"]))
+    return Committed(
+        Position(Lsn(lsn), ordinal),
+        found,
+        _files(facts["files"]),
+        tuple(_loaded(load) for load in facts["loads"]),
+        tuple(((schema, table), Position(Lsn(lsn), ordinal)) for (schema, table), (lsn, ordinal) in facts["behind"]),
+        facts["completed"],
+    )
+
+
+def _loaded(facts: dict[str, Any]) -> LoadedPieces:
+    tables = tuple((schema, table) for schema, table in facts["tables"])
+    return LoadedPieces(facts["attempt"], tables, facts["last"], _files(facts["files"]))
+
+
+def _files(facts: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
+    return tuple(StagedFile(**file) for file in facts)

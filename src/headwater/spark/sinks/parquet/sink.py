@@ -1,7 +1,10 @@
 """The Parquet sink: tasks write a range to hidden files, the driver makes them count and then visible."""
 
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence, Set
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
@@ -13,14 +16,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import unix_micros
 
 from headwater.errors import SettingsError, SinkError
-from headwater.model import Lineage, Position
-from headwater.spark.letters import Letter, frame_of, post_letters, prepare_letters
+from headwater.model import Lineage, Op, Position
+from headwater.postgres.connect import connect_sync, translated
+from headwater.spark.letters import (
+    Letter,
+    chunk_of,
+    frame_of,
+    is_attempt_of,
+    list_open,
+    post_letters,
+    prepare_letters,
+    supersede,
+)
 from headwater.spark.settings import ParquetSinkSettings
 from headwater.spark.shape import ENVELOPE, Shape
-from headwater.spark.sinks.parquet.columns import Part, sort_envelopes
-from headwater.spark.sinks.parquet.directory import Committed, Directory, sync, unwritable
+from headwater.spark.sinks.parquet.columns import Bounds, Part, Table, folder_name, sort_chunk, sort_envelopes
+from headwater.spark.sinks.parquet.directory import Committed, Directory, LoadedPieces, StagedFile, sync, unwritable
 from headwater.spark.sinks.parquet.task import Assignment, Staged, sort, stage_envelopes, stage_frames, write_part
-from headwater.spark.sinks.sink import Span, Written
+from headwater.spark.sinks.sink import Loading, Span, Written
 
 
 class ParquetSink:
@@ -46,10 +59,8 @@ class ParquetSink:
         self._directory.open(self._owner)
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
-        start = max(span.start, self._directory.committed.end)
-        assignment = Assignment(self._directory.path, self._pipeline, self._name, start, span.end)
         try:
-            staged = _run(batch, shape, assignment)
+            staged = _run(batch, shape, self._assignment(span))
             self._require_success(staged)
             return self._finish(staged, span)
         except Exception:
@@ -60,10 +71,17 @@ class ParquetSink:
         """Add the row of a dead letter, in a file of its own; one that is there stays as it is."""
         directory = self._directory
         directory.require_owner(self._owner)
-        if letter.envelope is None:
-            found = sort(self._assignment_of(letter), frame_of(letter))
+        if letter.op == Op.READ and any(is_attempt_of(one.attempt, letter.event_id) for one in directory.read().loads):
+            raise SinkError(
+                self._name,
+                f"table {letter.schema}.{letter.table} is still being loaded; replay the letter when it is complete",
+            )
+        if letter.envelope is not None:
+            found = sort_envelopes([_values(letter.envelope)], Bounds(letter.position))
+        elif letter.op == Op.READ:
+            found = sort_chunk(chunk_of(letter), pipeline=self._pipeline, sink=self._name)
         else:
-            found = sort_envelopes([_values(letter.envelope)], letter.position)
+            found = sort(self._assignment_of(letter), frame_of(letter))
         if found.letters:
             raise SinkError(self._name, f"the row still cannot be written: {found.letters[0].reason}")
         for part in found.parts:
@@ -80,15 +98,54 @@ class ParquetSink:
         for failure in (part.failure for part in staged if part.failure is not None):
             raise unwritable(self._name, self._directory.path, OSError(failure, os.strerror(failure)))
 
+    def _assignment(self, span: Span) -> Assignment:
+        committed, loading = self._directory.committed, span.loading
+        behind = dict(committed.behind)
+        # A batch that begins where a table was held back has changes of such tables only, under whatever names.
+        is_held = loading is None and span.start in behind.values()
+        start = span.start if is_held else max(span.start, committed.end)
+        # Tables that are held back at different times come with the same positions.
+        name = f"{label(start, span.end)}-held{secrets.token_hex(4)}" if is_held else label(start, span.end)
+        written = Bounds(start) if is_held else Bounds(start, behind)
+        assignment = Assignment(self._directory.path, self._pipeline, self._name, written, name)
+        if loading is None:
+            return assignment
+        loaded = next((load.last for load in committed.loads if load.attempt == loading.attempt), 0)
+        if loading.attempt == committed.completed:
+            loaded = loading.last
+        return replace(assignment, attempt=folder_name(loading.attempt), first=loading.first, loaded=loaded)
+
     def _finish(self, staged: Sequence[Staged], span: Span) -> Written:
-        lineage = self._lineage(staged)
+        known, lineage = self._directory.committed, self._lineage(staged)
         letters = [letter for part in staged for letter in part.letters]
         written = Written(sum(part.changes for part in staged), sum(part.skipped for part in staged), len(letters))
-        if written.changes or written.letters:
+        end = max(known.end, span.end)
+        behind = dict(known.behind)
+        if span.loading is None:
+            # Otherwise tables are still held back.
+            behind = {table: max(low, span.end) if span.start <= low else low for table, low in known.behind}
+        files = tuple(file for part in staged for file in part.files)
+        after = Committed(end, lineage, files, known.loads, _behind(behind, end), known.completed)
+        if span.loading is not None and span.loading.attempt != known.completed:
+            waiting = tuple(file for part in staged for file in part.waiting)
+            after = _with_load(replace(after, behind=tuple(behind.items())), span.loading, waiting)
+        is_same = (after.loads, after.behind, after.completed) == (known.loads, known.behind, known.completed)
+        if written.changes or written.letters or not is_same:
             # Letters first: a range that counts is not read again.
             post_letters(self._state_url, letters)
-            self._directory.commit(Committed(span.end, lineage, tuple(file for part in staged for file in part.files)))
+            self._supersede(
+                {load.attempt for load in known.loads} - {load.attempt for load in after.loads} - {after.completed}
+            )
+            self._directory.commit(after)
         return written
+
+    def _supersede(self, dead: Set[str | None]) -> None:
+        """Take back the letters of attempts that have died: another one brings the same rows."""
+        if not dead:
+            return
+        with translated(self._state_url), closing(connect_sync(self._state_url)) as state:
+            waiting = list_open(state, self._pipeline, self._name)
+            supersede(state, [one.id for one in waiting if any(attempt and one.is_of(attempt) for attempt in dead)])
 
     def _lineage(self, staged: Sequence[Staged]) -> Lineage | None:
         """The lineage of the batch; unless it goes on from that of what is written, positions do not tell what is new."""
@@ -103,8 +160,7 @@ class ParquetSink:
         return lineage
 
     def _assignment_of(self, letter: Letter) -> Assignment:
-        after = Position(letter.position.commit_lsn, letter.position.ordinal + 1)
-        return Assignment(self._directory.path, self._pipeline, self._name, letter.position, after)
+        return Assignment(self._directory.path, self._pipeline, self._name, Bounds(letter.position), label="")
 
     def _add(self, part: Part, name: str) -> None:
         folder = self._directory.path / part.folder
@@ -116,6 +172,36 @@ class ParquetSink:
                 sync(changed)
         except OSError as exc:
             raise unwritable(self._name, self._directory.path, exc) from exc
+
+
+def label(start: Position, end: Position) -> str:
+    """A range in the name of a file."""
+    return "-".join(f"{bound.commit_lsn:016X}.{bound.ordinal}" for bound in (start, end))
+
+
+def _with_load(committed: Committed, loading: Loading, waiting: tuple[StagedFile, ...]) -> Committed:
+    """What counts after a batch with rows of whole tables, or after one that completes an attempt at them."""
+    tables, behind = loading.tables, dict(committed.behind)
+    known = next((load for load in committed.loads if load.attempt == loading.attempt), None)
+    # Another attempt at one of the tables has died.
+    others = tuple(load for load in committed.loads if load is not known and not set(load.tables) & set(tables))
+    files = (*(known.files if known else ()), *waiting)
+    if loading.is_complete:
+        behind |= dict.fromkeys(tables, loading.position)
+        return replace(
+            committed,
+            files=(*committed.files, *files),
+            loads=others,
+            behind=_behind(behind, committed.end),
+            completed=loading.attempt,
+        )
+    last = max(loading.last, known.last if known else 0)
+    loads = (*others, LoadedPieces(loading.attempt, tables, last, files))
+    return replace(committed, loads=loads, behind=_behind(behind, committed.end))
+
+
+def _behind(positions: Mapping[Table, Position], end: Position) -> tuple[tuple[Table, Position], ...]:
+    return tuple(sorted((table, low) for table, low in positions.items() if low < end))
 
 
 def local_path(path: str) -> Path:

@@ -87,7 +87,7 @@ class LetterBox:
         for letter in self.open:
             keys = () if letter.new_key is not None else self._of(log, letter)
             later = truncates + [last[key] for key in keys if key in last]
-            (found if any(position > letter.position for position in later) else left).append(letter)
+            (found if any(map(letter.is_before, later)) else left).append(letter)
         self.open = left
         return [letter.id for letter in found]
 

@@ -152,7 +152,8 @@ class Envelopes:
     def __init__(self, rows: Iterable[Mapping[str, Any]], lineage: Lineage, sink: str) -> None:
         self._lineage = lineage
         self._rows: list[Row] = []
-        self._bad: list[tuple[Mapping[str, Any], str]] = []
+        # What is no row of JSON objects, and why.
+        self.bad: list[tuple[Mapping[str, Any], str]] = []
         for envelope in rows:
             missing = [name for name in _NEEDED if envelope[name] is None]
             if missing or envelope["op"] not in _TAGS:
@@ -161,16 +162,16 @@ class Envelopes:
             try:
                 self._rows.append(_row(envelope))
             except ValueError as exc:
-                self._bad.append((envelope, f"key, before or after is not a JSON object after the transform: {exc}"))
+                self.bad.append((envelope, f"key, before or after is not a JSON object after the transform: {exc}"))
 
     @property
     def tables(self) -> list[Table]:
-        envelopes = [row.envelope for row in self._rows] + [envelope for envelope, _ in self._bad]
+        envelopes = [row.envelope for row in self._rows] + [envelope for envelope, _ in self.bad]
         return list(dict.fromkeys((envelope["schema"], envelope["table"]) for envelope in envelopes))
 
     @property
     def changes(self) -> int:
-        return len(self._rows) + len(self._bad)
+        return len(self._rows) + len(self.bad)
 
     @property
     def has_key_lanes(self) -> bool:
@@ -212,7 +213,7 @@ class Envelopes:
             letter_of_envelope(
                 {**envelope, "key": None}, self._lineage, reason, pipeline=address.pipeline, sink=address.sink
             )
-            for envelope, reason in self._bad
+            for envelope, reason in self.bad
             if not _is_applied(envelope, done)
         ]
 

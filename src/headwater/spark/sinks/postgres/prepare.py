@@ -1,6 +1,6 @@
 """The target made ready for the tables of the source: what is missing is made, and what does not fit is told."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -34,8 +34,18 @@ class SourceTable:
 
 def read_source(url: str, tables: Sequence[str]) -> list[SourceTable]:
     """The tables by name or pattern, with the columns whose values are sent: not those that are generated."""
+    return _read(url, lambda known: select_tables(known, tables))
+
+
+def read_tables(url: str, tables: Iterable[tuple[str, str]]) -> list[SourceTable]:
+    """Those of the tables, by schema and name, that are still there."""
+    wanted = set(tables)
+    return _read(url, lambda known: [table for table in known if (table.schema, table.name) in wanted])
+
+
+def _read(url: str, choose: Callable[[Sequence[Table]], list[Table]]) -> list[SourceTable]:
     with translated(url), closing(connect_sync(url)) as connection:
-        chosen = select_tables(list_tables(connection), tables)
+        chosen = choose(list_tables(connection))
         execute_sync(connection, statements.clear_search_path())
         columns = list_columns(connection, [table.oid for table in chosen])
     by_table = {table.oid: [c for c in columns if c.table_oid == table.oid and not c.generated] for table in chosen}
@@ -59,6 +69,14 @@ def problems(connection: Connection, tables: Sequence[SourceTable], *, creates: 
             yield f"table {source.table} is missing in the target; create it, or set create_tables = true"
         else:
             yield from _missing_types(connection, source)
+
+
+def require_fit(connection: Connection, tables: Sequence[SourceTable], *, creates: bool) -> None:
+    """Raise Misfit for the first of what stands in the way."""
+    found = list(problems(connection, tables, creates=creates))
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Misfit(f"{found[0]}{more}")
 
 
 def create_missing(connection: Connection, tables: Sequence[SourceTable]) -> None:

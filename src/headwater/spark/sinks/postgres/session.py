@@ -78,15 +78,19 @@ class Session:
         if known is not None:
             return known
         connection = self.connection
-        target = read_targets(connection, [(schema, table)]).get((schema, table))
-        if target is None:
-            raise Misfit(f"table {schema}.{table} is missing in the target; start the pipeline again to have it made")
-        found = fit(target, sent, self._types(target))
-        made = table_statements(target.identifier, f"headwater_{len(self._fits)}", found.columns, found.key)
+        found = self.fit_whole(schema, table, sent)
+        made = table_statements(found.target.identifier, f"headwater_{len(self._fits)}", found.columns, found.key)
         execute_sync(connection, made.drop_staging)
         execute_sync(connection, made.create_staging)
         self._fits[schema, table, sent] = found, Staging(made)
         return self._fits[schema, table, sent]
+
+    def fit_whole(self, schema: str, table: str, sent: Sent) -> Fit:
+        """How the rows of a whole table go into it, as it is now; raises Misfit."""
+        target = read_targets(self.connection, [(schema, table)]).get((schema, table))
+        if target is None:
+            raise Misfit(f"table {schema}.{table} is missing in the target; start the pipeline again to have it made")
+        return fit(target, sent, self._types(target))
 
     def _types(self, target: Target) -> Types:
         own = {column.type_oid for column in target.columns} - set(Types.builtin())

@@ -7,25 +7,35 @@ from typing import Final
 
 import psycopg
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, when
 
 from headwater.errors import HeadwaterError, SettingsError, SinkError
-from headwater.model import Lineage
+from headwater.model import Lineage, Op
 from headwater.postgres.catalog import read_server
 from headwater.postgres.connect import Connection, connect_sync, translate, translated
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import fetch_sync
-from headwater.spark.letters import Letter, OpenLetter, frame_of, list_open, prepare_letters
+from headwater.spark.letters import Letter, OpenLetter, frame_of, is_attempt_of, list_open, prepare_letters
 from headwater.spark.settings import PostgresSinkSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.lane import Inputs, replay_change
-from headwater.spark.sinks.postgres.prepare import create_missing, is_source, problems, read_source
+from headwater.spark.sinks.postgres.loading_statements import list_attempts
+from headwater.spark.sinks.postgres.prepare import (
+    create_missing,
+    is_source,
+    problems,
+    read_source,
+    read_tables,
+    require_fit,
+)
 from headwater.spark.sinks.postgres.session import Address, Session, open_target, patiently
+from headwater.spark.sinks.postgres.swap import TableSwapper
 from headwater.spark.sinks.postgres.target import Misfit
-from headwater.spark.sinks.postgres.task import OUTCOME, WriteTask, total
+from headwater.spark.sinks.postgres.task import LOADED_LANE, OUTCOME, WriteTask, total
 from headwater.spark.sinks.postgres.wire import Frames
-from headwater.spark.sinks.sink import Span, Written
+from headwater.spark.sinks.sink import Loading, Span, Written
 
 # About as long as a server takes to restart, or a standby to be promoted.
 _PATIENCE = timedelta(seconds=30)
@@ -58,6 +68,8 @@ class PostgresSink:
         self._lineage = lineage
         self._session = Session(settings.url)
         self._epoch = 0
+        # The attempt at loading tables that this run has begun, or gone on with, last.
+        self._attempt: str | None = None
         # Whether there may be letters that wait; a write that made some sets it.
         self._may_have_letters = True
 
@@ -89,29 +101,29 @@ class PostgresSink:
                 raise Misfit(_ITSELF)
             migrate(connection, Component.of("headwater.spark.sinks.postgres"))
             with connection.transaction():
-                found = list(problems(connection, source, creates=self._settings.create_tables))
-                if found:
-                    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-                    raise Misfit(f"{found[0]}{more}")
+                require_fit(connection, source, creates=self._settings.create_tables)
                 create_missing(connection, source)
                 return self._take_epoch(connection)
 
         self._epoch = patiently(self._address, self._session, prepare)
+        self._attempt = None
         self._may_have_letters = True
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
         if shape is Shape.TABLE:
             raise SettingsError("the postgres sink takes changes of the shapes wire and envelope, not table")
+        swapped = Written() if span.loading is None else self._prepare_load(span.loading)
         if shape is Shape.ENVELOPE:
-            lanes = batch.sparkSession.sparkContext.defaultParallelism
-            batch = batch.repartition(lanes, "schema", "table").sortWithinPartitions("commit_lsn", "ordinal")
+            batch = _in_lanes(batch)
         letters = self._open_letters()
-        written = self._run(batch, shape, span, letters, is_alone=False)
+        written, loaded = self._run(batch, shape, span, letters, is_alone=False)
         if written is None:
             # Lanes stood in each other's way: those that could not are done again, in the order of all their changes.
-            written = self._run(batch.coalesce(1), shape, span, letters, is_alone=True)
+            changes = batch.filter(f"lane <> {LOADED_LANE}" if shape is Shape.WIRE else f"not op <=> '{Op.READ}'")
+            written, _ = self._run(changes.coalesce(1), shape, span, letters, is_alone=True)
         if written is None:
             raise SinkError(self.name, "changes are in each other's way, though no other task has any; report it")
+        written += loaded + swapped
         self._may_have_letters |= written.letters > 0
         return written
 
@@ -121,6 +133,7 @@ class PostgresSink:
         Raises SinkError with the reason if it still cannot be taken.
         """
         inputs: Inputs
+        self._require_swapped(letter)
         if letter.envelope is None:
             inputs = Frames([frame_of(letter)])
         else:
@@ -132,12 +145,39 @@ class PostgresSink:
 
     def _run(
         self, batch: DataFrame, shape: Shape, span: Span, letters: tuple[OpenLetter, ...], *, is_alone: bool
-    ) -> Written | None:
-        lineage = self._lineage
-        if lineage is None:
-            raise SinkError(self.name, "it was not opened; call open() before the first batch")
-        task = WriteTask(self._address, self._epoch, shape, span, letters, lineage, is_alone)
+    ) -> tuple[Written | None, Written]:
+        task = WriteTask(self._address, self._epoch, shape, span, letters, self._opened_lineage, is_alone)
         return total(self.name, batch.mapInArrow(task, OUTCOME).collect())
+
+    def _prepare_load(self, loading: Loading) -> Written:
+        """What comes before the rows of a batch: a new attempt is begun, or one that is complete swapped in."""
+        swapper = TableSwapper(self._address, self._session, self._epoch, self._opened_lineage)
+        if self._attempt != loading.attempt:
+            source = read_tables(self._source_url, loading.tables)
+            swapper.begin(loading, source, creates=self._settings.create_tables)
+            self._attempt, self._may_have_letters = loading.attempt, True
+        return swapper.swap(loading) if loading.is_complete else Written()
+
+    def _require_swapped(self, letter: Letter) -> None:
+        """A row that waits aside with others of its table cannot go there before them: the swap would take it out again."""
+        if letter.op != Op.READ:
+            return
+
+        def is_loading() -> bool:
+            attempts = fetch_sync(self._session.connection, list_attempts(self._address))
+            return any(is_attempt_of(attempt, letter.event_id) for attempt in attempts)
+
+        if patiently(self._address, self._session, is_loading):
+            raise SinkError(
+                self.name,
+                f"table {letter.schema}.{letter.table} is still being loaded; replay the letter when it is complete",
+            )
+
+    @property
+    def _opened_lineage(self) -> Lineage:
+        if self._lineage is None:
+            raise SinkError(self.name, "it was not opened; call open() before the first batch")
+        return self._lineage
 
     def _take_epoch(self, connection: Connection) -> int:
         pipeline, sink = self._address.pipeline, self._address.sink
@@ -158,6 +198,15 @@ class PostgresSink:
         with translated(self._source_url), closing(connect_sync(self._source_url)) as connection:
             server = read_server(connection)
         return Lineage(server.system_identifier, 1, (), server.database, self._address.pipeline)
+
+
+def _in_lanes(batch: DataFrame) -> DataFrame:
+    """The changes of a table together and in order; behind them rows of whole tables, in parts that are always the same."""
+    lanes, is_read = batch.sparkSession.sparkContext.defaultParallelism, col("op").eqNullSafe(str(Op.READ))
+    # Rows of whole tables are spread by their number, which is NULL for the others.
+    parted = batch.repartition(lanes, "schema", "table", when(is_read, col("ordinal")))
+    read_table = [when(is_read, col(name)) for name in ("schema", "table")]
+    return parted.sortWithinPartitions(is_read, *read_table, "commit_lsn", "ordinal")
 
 
 def _row(letter: Letter) -> dict[str, object]:

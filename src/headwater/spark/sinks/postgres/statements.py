@@ -60,7 +60,7 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class LanePosition:
-    """How far one lane of a table is; of a whole table, lane 0 of 1."""
+    """How far one lane of a table is; of a whole table, lane 0 of 1. Its rows were loaded by `attempt`, if at all."""
 
     schema: str
     table: str
@@ -70,6 +70,7 @@ class LanePosition:
     ordinal: int
     system_identifier: str | None
     timeline: int | None
+    attempt: str | None = None
 
     @property
     def position(self) -> Position:
@@ -167,12 +168,12 @@ def create_schema(schema: str) -> Statement[None]:
 def create_table(table: sql.Identifier, columns: Sequence[tuple[str, str, bool]], key: Sequence[str]) -> Statement[None]:
     """Columns as name, type as `format_type` writes it, and whether it must not be null."""
     parts: list[Part] = [
-        sql.SQL("{} {}{}").format(sql.Identifier(name), _type(type_name), sql.SQL(" not null" if required else ""))
+        sql.SQL("{} {}{}").format(sql.Identifier(name), type_named(type_name), sql.SQL(" not null" if required else ""))
         for name, type_name, required in columns
     ]
     if key:
-        parts.append(sql.SQL("primary key ({})").format(_listed(sql.Identifier(name) for name in key)))
-    return SQL["create_table"].compose(table=table, columns=_listed(parts))
+        parts.append(sql.SQL("primary key ({})").format(listed(sql.Identifier(name) for name in key)))
+    return SQL["create_table"].compose(table=table, columns=listed(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,31 +202,31 @@ def table_statements(
     place = sql.Identifier("pg_temp", staging)
     others = [number for number in range(len(columns)) if number not in key]
     written = [n for n in range(len(columns)) if not columns[n].is_identity_always]
-    values = _listed(sql.SQL("staged.{}").format(name) for name in staged)
-    match = _all(sql.SQL("target.{} = staged.{}").format(names[n], staged[n]) for n in key)
-    rows = {"target": target, "staging": place, "match": match, "columns": _listed(names), "values": values}
+    values = listed(sql.SQL("staged.{}").format(name) for name in staged)
+    match = all_of(sql.SQL("target.{} = staged.{}").format(names[n], staged[n]) for n in key)
+    rows = {"target": target, "staging": place, "match": match, "columns": listed(names), "values": values}
     assign = [sql.SQL("{} = staged.{}").format(names[n], staged[n]) for n in others]
     keep = [_unless_kept(names[n], staged[n], n + 1) for n in others]
-    moved = _all(sql.SQL("target.{} = old.{}").format(names[n], staged[n]) for n in key)
+    moved = all_of(sql.SQL("target.{} = old.{}").format(names[n], staged[n]) for n in key)
     move = [_unless_kept(names[n], staged[n], n + 1) for n in written]
-    defined = (sql.SQL("{} {}").format(staged[n], _type(column.staged_type)) for n, column in enumerate(columns))
+    defined = (sql.SQL("{} {}").format(staged[n], type_named(column.staged_type)) for n, column in enumerate(columns))
     marks = [sql.Identifier("kept"), sql.Identifier("gone")]
     gone = {"target": target, "staging": place}
     if key:
         delete_rows = SQL["delete_rows"].compose(**gone, match=match)
     else:
-        targets = _listed(sql.SQL("target.{}").format(name) for name in names)
+        targets = listed(sql.SQL("target.{}").format(name) for name in names)
         delete_rows = SQL["delete_equal_rows"].compose(**gone, staged=values, columns=targets)
     return TableStatements(
-        create_staging=SQL["create_staging"].compose(staging=place, columns=_listed(defined)),
+        create_staging=SQL["create_staging"].compose(staging=place, columns=listed(defined)),
         drop_staging=SQL["drop_staging"].compose(staging=place),
         clear_staging=SQL["clear_staging"].compose(staging=place),
-        copy_staging=SQL["copy_rows"].compose(table=place, columns=_listed([*staged, *marks])),
-        copy_target=SQL["copy_rows"].compose(table=target, columns=_listed(names)),
+        copy_staging=SQL["copy_rows"].compose(table=place, columns=listed([*staged, *marks])),
+        copy_target=SQL["copy_rows"].compose(table=target, columns=listed(names)),
         delete_rows=delete_rows,
         merge_rows=SQL["merge_rows"].compose(**rows, update=_update(assign)),
         merge_kept_rows=SQL["merge_kept_rows"].compose(**rows, update=_update(keep)),
-        move_row=SQL["move_row"].compose(**gone, match=moved, assignments=_listed(move))
+        move_row=SQL["move_row"].compose(**gone, match=moved, assignments=listed(move))
         if set(key) <= set(written)
         else None,
         truncate=SQL["truncate_table"].compose(target=target),
@@ -240,17 +241,17 @@ def _unless_kept(name: sql.Identifier, staged: sql.Identifier, number: int) -> s
 
 
 def _update(assignments: Sequence[sql.Composed]) -> Part:
-    return sql.SQL("update set {}").format(_listed(assignments)) if assignments else sql.SQL("do nothing")
+    return sql.SQL("update set {}").format(listed(assignments)) if assignments else sql.SQL("do nothing")
 
 
-def _all(conditions: Iterable[sql.Composed]) -> sql.Composed:
+def all_of(conditions: Iterable[sql.Composed]) -> sql.Composed:
     return sql.SQL(" and ").join(conditions)
 
 
-def _listed(parts: Iterable[Part]) -> sql.Composed:
+def listed(parts: Iterable[Part]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
 
-def _type(name: str) -> sql.SQL:
+def type_named(name: str) -> sql.SQL:
     # As the catalog's format_type wrote it, which quotes what needs quotes.
     return sql.SQL(cast("Any", name))

@@ -38,12 +38,7 @@ class WireRun:
 
     @property
     def sent(self) -> Sent:
-        columns = self.relation.columns
-        identity = None
-        if self.relation.identity not in _NO_IDENTITY:
-            # Without a key none of the table's rows can change: it only gets new ones.
-            identity = tuple(column.name for column in columns if column.key) or None
-        return Sent(tuple(column.name for column in columns), identity)
+        return sent_of(self.relation)
 
     def log(self, fit: Fit) -> Log:
         return gather(self.parts, fit.names, fit.key)
@@ -149,6 +144,16 @@ class Frames:
             for lane, position in by_lane.items():
                 applied |= (lane_of == lane) & is_before(group.places, position)
         return applied
+
+
+def sent_of(relation: Relation) -> Sent:
+    """What the source sends of a table."""
+    columns = relation.columns
+    identity = None
+    if relation.identity not in _NO_IDENTITY:
+        # Without a key none of the table's rows can change: it only gets new ones.
+        identity = tuple(column.name for column in columns if column.key) or None
+    return Sent(tuple(column.name for column in columns), identity)
 
 
 def _json(write: Callable[[str], str], text: str | None) -> object:

@@ -3,16 +3,25 @@ create table headwater.pipeline (
     name text primary key,
     phase text not null,
     slot text not null,
+    system_identifier text,
+    publication text,
+    owns_publication boolean not null default false,
+    paused_at timestamptz,
     commit_lsn pg_lsn,
     ordinal integer,
     committed_at timestamptz,
     started_at timestamptz not null,
     updated_at timestamptz not null,
     error text,
-    report jsonb not null default '{}'
+    report jsonb not null default '{}',
+    -- A slot has one reader: a second pipeline that names it is refused.
+    unique (system_identifier, slot)
 );
 
 comment on table headwater.pipeline is 'What each pipeline last said of itself; position is exclusive: all before it is delivered.';
+comment on column headwater.pipeline.system_identifier is 'The server that has the slot; as long as the row is there, no other pipeline may read that slot.';
+comment on column headwater.pipeline.owns_publication is 'Whether the pipeline has made its publication, so that it goes with it.';
+comment on column headwater.pipeline.paused_at is 'Since when the pipeline is not to run; set and cleared by users, and looked at by its run.';
 
 -- json and not jsonb: a letter gives back what it got, numbers and all.
 create table headwater.dead_letter (

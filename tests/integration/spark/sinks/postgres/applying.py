@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
-from headwater.model import Position
+from headwater.model import Lineage, Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.spark.frame import Frame
@@ -20,13 +20,17 @@ from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres import PostgresSink, statements
 from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.lane import LaneWriter
+from headwater.spark.sinks.postgres.load import PieceLoader, chunk_pieces
+from headwater.spark.sinks.postgres.prepare import read_tables
 from headwater.spark.sinks.postgres.session import Address, Session
+from headwater.spark.sinks.postgres.swap import TableSwapper
 from headwater.spark.sinks.postgres.wire import Frames
 from headwater.spark.sources.lanes import split
-from tests.conformance.frames import Delivery, envelope_of
+from tests.conformance.frames import Delivery, Reading, envelope_of
 
 PIPELINE, SINK = "shop", "copy"
 PATIENCE = timedelta(seconds=5)
+LINEAGE = Lineage("7000000000000000001", 1, (), "shop", "hw")
 # What a transform does to a row of the DataFrame `changes`.
 Transform = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -52,6 +56,34 @@ class Applying:
         return LaneWriter(self.address, self.session, self.epoch, is_alone=True).write(
             inputs, delivery.span, self._open_letters()
         )
+
+    def begin(self, reading: Reading) -> None:
+        """What the driver does before the first pieces."""
+        loading = reading.whole.span.loading
+        assert loading is not None
+        self._swapper(reading).begin(loading, read_tables(self.address.state_url, loading.tables), creates=True)
+
+    def load(self, reading: Reading) -> Written:
+        """All pieces, one task after the other."""
+        loading = reading.whole.span.loading
+        assert loading is not None
+        loader = PieceLoader(self.address, self.session, self.epoch, loading)
+        pieces = chunk_pieces(reading.chunks, loading, self.address)
+        return sum((loader.load(rows, piece) for piece, rows in pieces), Written())
+
+    def complete(self, reading: Reading) -> Written:
+        loading = reading.end.span.loading
+        assert loading is not None
+        return self._swapper(reading).swap(loading)
+
+    def take(self, reading: Reading) -> Written:
+        """All of an attempt."""
+        self.begin(reading)
+        return self.load(reading) + self.complete(reading)
+
+    def _swapper(self, reading: Reading) -> TableSwapper:
+        lineage = next((chunk.lineage for chunk in reading.chunks), LINEAGE)
+        return TableSwapper(self.address, self.session, self.epoch, lineage)
 
     def replay_all(self) -> None:
         """All letters that wait, in the order of the stream; they stay as they are."""

@@ -2,17 +2,19 @@
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
+from pyspark.sql.functions import expr
 
 from headwater.errors import SettingsError, SinkError, SinkFenced, SinkUnavailable
 from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import find_letter
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Written
-from tests.conformance.frames import Delivery, capture
+from tests.conformance.frames import Delivery, capture, read
 from tests.integration.spark.sinks.postgres.applying import after, build, by_key, execute, letters, rows
 from tests.integration.spark.sinks.postgres.test_apply import EVERY_KIND, SETUP
 from tests.proxy import Proxy
@@ -68,6 +70,68 @@ def test_key_lanes_that_stand_in_each_other_s_way_are_done_again_in_order(databa
     assert written.changes + written.skipped == 12
     assert rows(target, "spot") == rows(database, "spot")
     assert letters(database) == []
+
+
+def test_lanes_that_are_done_again_do_not_load_the_pieces_beside_them_twice(database, target, spark):
+    table = "create table spot (id int primary key, place int unique)"
+    execute(target, table)
+    execute(database, "create table whole (id int)", "insert into whole select generate_series(1, 40)")
+    trade = """do $$ begin
+        update spot set place = -1 where id = 1;
+        update spot set place = 1 where id = 2;
+        update spot set place = 2 where id = 1;
+    end $$"""
+    delivery = capture(database, ("insert into spot values (1, 1), (2, 2)", trade), tables=("spot",), setup=(table,))
+    reading = read(database, "first", ["whole"])
+    first = delivery.between(delivery.span.start, after(delivery, 2))
+    second = delivery.between(after(delivery, 2), delivery.span.end)
+    frames = tuple(frame for lane in by_key(second, 4) for frame in lane.frames)
+    mixed = Delivery(frames, replace(second.span, loading=reading.whole.span.loading), reading.chunks)
+    with closing(build(database, target, ["spot"])) as sink:
+        sink.open()
+        sink.write(first.wire(spark), Shape.WIRE, first.span)
+        assert {frame.lane for frame in frames} != {frames[0].lane}
+        written = sink.write(mixed.wire(spark), Shape.WIRE, mixed.span)
+        sink.write(reading.end.wire(spark), Shape.WIRE, reading.end.span)
+
+    assert written.changes + written.skipped == 43
+    assert rows(target, "spot") == rows(database, "spot")
+    assert rows(target, "whole") == rows(database, "whole")
+
+
+def test_rows_go_into_the_tables_that_a_transform_has_made_up(database, target, spark):
+    execute(database, "create table item (id int primary key, v text)")
+    execute(database, "insert into item select i, 'v' || i from generate_series(1, 30) as i")
+    execute(target, "create table evens (id int primary key, v text)", "insert into evens values (2, 'old'), (99, 'ghost')")
+    reading = read(database, "first", ["item"])
+    is_even = "cast(get_json_object(after, '$.id') as int) % 2 = 0"
+    with closing(build(database, target, ["item"])) as sink:
+        sink.open()
+        changes = reading.whole.envelopes(spark).withColumn("table", expr(f"if({is_even}, 'evens', table)"))
+        assert sink.write(changes, Shape.ENVELOPE, reading.whole.span) == Written(changes=30)
+        assert rows(target, "evens") == ["(2,old)", "(99,ghost)"]
+        sink.write(reading.end.envelopes(spark), Shape.ENVELOPE, reading.end.span)
+
+    found = rows(database, "item")
+    assert rows(target, "evens") == [row for row in found if int(row[1:].split(",")[0]) % 2 == 0]
+    assert rows(target, "item") == [row for row in found if int(row[1:].split(",")[0]) % 2 == 1]
+
+
+def test_rows_that_a_transform_has_spoiled_are_letters(database, target, spark):
+    execute(database, "create table item (id int primary key, v text)")
+    execute(database, "insert into item select i, 'v' || i from generate_series(1, 30) as i")
+    reading = read(database, "first", ["item"])
+    spoil = expr(
+        "case get_json_object(after, '$.id') when '7' then 'no json' when '8' then '{\"id\": \"x\"}' else after end"
+    )
+    with closing(build(database, target, ["item"])) as sink:
+        sink.open()
+        changes = reading.whole.envelopes(spark).withColumn("after", spoil)
+        assert sink.write(changes, Shape.ENVELOPE, reading.whole.span) == Written(changes=28, letters=2)
+        sink.write(reading.end.envelopes(spark), Shape.ENVELOPE, reading.end.span)
+
+    assert len(rows(target, "item")) == 28
+    assert {(letter.op, str(letter.state)) for letter in letters(database)} == {("r", "open")}
 
 
 def test_changes_that_went_through_a_transform_make_the_same(database, target, delivery, sink, spark):

@@ -52,7 +52,8 @@ select position.schema_name as schema,
        position.commit_lsn,
        position.ordinal,
        position.system_identifier,
-       position.timeline
+       position.timeline,
+       position.attempt
   from unnest(%(schemas)s::text[], %(tables)s::text[]) as wanted (schema_name, table_name)
   join headwater.sink_position as position
     on position.pipeline = %(pipeline)s

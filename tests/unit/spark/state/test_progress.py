@@ -5,10 +5,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headwater.cli.status import Progress, as_json, notes
 from headwater.model import Lsn, Position
 from headwater.postgres.replication.slot import Slot
-from headwater.spark.state import Phase, Report, SavedReport, ServerPosition, SinkReport, TableReport
+from headwater.spark.state import (
+    Limits,
+    Phase,
+    Progress,
+    Report,
+    SavedReport,
+    ServerPosition,
+    SinkReport,
+    TableLoad,
+    TableReport,
+    as_json,
+    notes,
+)
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SLOT = Slot(
@@ -109,3 +120,44 @@ def test_json_has_the_same_keys_whether_or_not_it_ran():
     assert ran["sinks"] == {"replica": {"changes": 10, "skipped": 1, "letters": 1, "seconds": 0.5}}
     assert ran["tables"] == {"public.orders": {"changes": 12, "last_committed_at": "2026-11-15T12:00:00+00:00"}}
     assert (never["phase"], never["lag_bytes"], never["tables"]) == (None, None, {})
+
+
+def test_a_paused_pipeline_says_since_when_and_what_it_costs():
+    paused = replace(SAVED, paused_at=NOW, report=replace(REPORT, phase=Phase.PAUSED))
+    idle = replace(SLOT, active=False, retained_bytes=3 * 1024 * 1024)
+
+    (said,) = notes(replace(PROGRESS, saved=paused, slot=idle))
+
+    assert "paused since 2026-11-15 12:00:00+0000" in said
+    assert "3.0 MiB" in said
+    assert as_json(replace(PROGRESS, saved=paused))["paused_at"] == "2026-11-15T12:00:00+00:00"
+
+
+def test_a_slot_that_nears_its_limit_is_said_before_it_is_lost():
+    near = replace(PROGRESS, slot=replace(SLOT, safe_wal_size=10), limits=Limits(wal_bytes=100))
+
+    assert any("has used 90% of max_slot_wal_keep_size" in note for note in notes(near))
+    assert notes(replace(near, slot=replace(SLOT, safe_wal_size=60))) == []
+
+
+def test_a_source_that_is_away_hides_nothing_of_what_the_state_database_says():
+    away = replace(PROGRESS, slot=None, server=None)
+
+    assert (away.lag_bytes, away.lag, away.is_stale) == (None, None, False)
+    assert notes(away) == ["the source does not answer, so that nothing is known of the slot and the lag"]
+    assert as_json(away)["rows"] == 12
+
+
+def test_a_table_that_could_not_be_read_is_said_with_the_reason():
+    load = TableLoad("public", "orders", "wanted", 2, 8, 1000, "locked by somebody")
+
+    assert notes(replace(PROGRESS, loads=(load,))) == ["table public.orders could not be read: locked by somebody"]
+    assert as_json(replace(PROGRESS, loads=(load,)))["loads"] == {
+        "public.orders": {
+            "state": "wanted",
+            "pieces_done": 2,
+            "pieces_total": 8,
+            "rows_estimate": 1000,
+            "error": "locked by somebody",
+        }
+    }

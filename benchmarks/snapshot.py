@@ -1,0 +1,40 @@
+"""How fast tables are read as a whole, by Spark and into another PostgreSQL, and how fast two of them are compared.
+
+Three parts, each on servers of its own: `jdbc` reads a table to a sink that does nothing, against Spark's own JDBC reader;
+`copy` brings one into a second server, against `copy` through psql; `verify` compares two. What is compared runs in turns,
+and a ratio is the median of the turns' ratios; above 1 ours is the faster one.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from benchmarks.pipelines.output import Output
+from benchmarks.report import Bar, report
+from benchmarks.snapshots import copy, jdbc, verify
+
+PARTS: Final[Mapping[str, Callable[[bool, Output], list[Bar]]]] = {
+    "jdbc": jdbc.measure,
+    "copy": copy.measure,
+    "verify": verify.measure,
+}
+
+
+def main() -> None:
+    quick, parts = parse_arguments()
+    output = Output()
+    bars = [bar for part in parts for bar in PARTS[part](quick, output)]
+    report("snapshot", quick, output.figures, bars)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[bool, Sequence[str]]:
+    """Whether the short form is wanted, and the parts to measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="a short run that shows the benchmark works")
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
+    found = parser.parse_args(arguments)
+    return found.quick, [found.only] if found.only else list(PARTS)
+
+
+if __name__ == "__main__":
+    main()

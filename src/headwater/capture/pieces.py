@@ -1,0 +1,200 @@
+"""Tables as they are to be read at a snapshot: what the stream calls their columns, and pages to read one by one.
+
+Values are read as the text that the stream would have, by the types' own output functions. A table is cut into ranges of
+pages, so that many readers may work on it, and a partitioned one by its partitions first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from headwater.capture.snapshot import SQL
+from headwater.capture.tables import Name
+from headwater.postgres.catalog import Column, list_columns, list_tables, load_types
+from headwater.postgres.connect import Connection
+from headwater.postgres.replication.messages import Relation, RelationColumn
+from headwater.postgres.statements import Statement, fetch_sync
+from headwater.postgres.types import PgType, Types
+
+# 32 MiB: a second or so of reading, and some hundred thousand rows; enough to be worth a task, and to split large tables.
+PIECE_PAGES = 4096
+# What can be sent as it is: the output of these types is the text itself.
+_PLAIN_TYPES: Final = frozenset({25, 1043})
+_FULL, _NOTHING = "f", "n"
+# How long a table's size is worth waiting for.
+_GLANCE_MILLISECONDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range of pages of one table: `query` gives its rows, a text column for each of the relation's."""
+
+    number: int
+    relation: Relation
+    own_types: tuple[PgType, ...]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A table that can be read, in pieces; `rows` is the server's estimate."""
+
+    table: Name
+    oid: int
+    pieces: tuple[Piece, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    can_select: bool
+    rows_hidden: bool
+    is_published: bool
+    columns: Sequence[str]
+    row_filter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    table_oid: int
+    schema: str
+    name: str
+    pages: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    type_oid: int
+    schema: str
+    name: str
+
+
+def describe(
+    connection: Connection, publication: str, tables: Sequence[Name]
+) -> tuple[list[Readable], dict[Name, str]]:
+    """How to read tables, as the connection sees them, and why some cannot be."""
+    found, failed = _described(connection, publication, tables)
+    readable = [found[table] for table in tables if table not in failed]
+    oids = [one.oid for one in readable]
+    identities = {table.oid: set(table.identity) for table in list_tables(connection) if table.oid in oids}
+    columns = list_columns(connection, oids)
+    parts = fetch_sync(connection, SQL["list_parts"].bind(_Part, oids=oids))
+    outputs = _outputs(connection, columns)
+    cut: list[Readable] = []
+    for one in readable:
+        sent = [column for column in columns if column.table_oid == one.oid and column.name in one.columns]
+        own = tuple(load_types(connection, {column.type_oid for column in sent} - set(Types.builtin())))
+        relation = _relation(one, sent, identities[one.oid])
+        mine = [part for part in parts if part.table_oid == one.oid]
+        first = sum(len(table.pieces) for table in cut)
+        queries = [query.as_string(connection) for part in mine for query in _queries(part, sent, outputs, one.row_filter)]
+        pieces = tuple(Piece(first + number, relation, own, query) for number, query in enumerate(queries))
+        cut.append(Readable((one.schema, one.name), one.oid, pieces, sum(part.rows for part in mine)))
+    return cut, failed
+
+
+def unreadable(connection: Connection, publication: str, tables: Sequence[Name]) -> dict[Name, str]:
+    """Why some tables cannot be read; waits for nobody."""
+    return _described(connection, publication, tables)[1]
+
+
+def sizes(connection: Connection, tables: Sequence[Name]) -> dict[Name, int]:
+    """How many pages tables have, or 0 if somebody has locked one; those that are missing are left out."""
+    found, _ = _described(connection, "", tables)
+    fetch_sync(connection, SQL["limit_locks"].bind(str, milliseconds=_GLANCE_MILLISECONDS))
+    return {table: _pages(connection, one.oid) for table, one in found.items()}
+
+
+def _pages(connection: Connection, oid: int) -> int:
+    try:
+        return sum(part.pages for part in fetch_sync(connection, SQL["list_parts"].bind(_Part, oids=[oid])))
+    except psycopg.errors.LockNotAvailable:
+        return 0
+
+
+def _described(
+    connection: Connection, publication: str, tables: Sequence[Name]
+) -> tuple[dict[Name, _Described], dict[Name, str]]:
+    """The tables that are there, and why some cannot be read."""
+    schemas, names = [schema for schema, _ in tables], [name for _, name in tables]
+    statement = SQL["describe_tables"].bind(_Described, schemas=schemas, names=names, publication=publication)
+    found = {(one.schema, one.name): one for one in fetch_sync(connection, statement)}
+    failed = {table: reason for table in tables if (reason := _reason(connection, publication, found.get(table)))}
+    return found, failed
+
+
+def _reason(connection: Connection, publication: str, one: _Described | None) -> str | None:
+    """Why a table cannot be read; None if it can."""
+    if one is None:
+        return "it does not exist; create it, or take it out of the pipeline"
+    if not one.can_select:
+        return f"role {connection.info.user} may not read it; run `grant select` on it to that role"
+    if one.rows_hidden:
+        return f"row security hides rows of it from role {connection.info.user}; give the role `bypassrls`"
+    if not one.is_published:
+        return f"publication {publication!r} does not hold it; add it there"
+    return None
+
+
+def _relation(one: _Described, columns: Sequence[Column], identity: set[str]) -> Relation:
+    """The table as the stream describes it."""
+    return Relation(
+        one.oid,
+        one.schema,
+        one.name,
+        one.identity,
+        tuple(
+            RelationColumn(
+                column.name,
+                one.identity == _FULL or (one.identity != _NOTHING and column.name in identity),
+                column.type_oid,
+                column.typmod,
+            )
+            for column in columns
+        ),
+    )
+
+
+def _outputs(connection: Connection, columns: Sequence[Column]) -> dict[int, sql.Identifier]:
+    oids = list({column.type_oid for column in columns})
+    found = fetch_sync(connection, SQL["list_outputs"].bind(_Output, oids=oids))
+    return {one.type_oid: sql.Identifier(one.schema, one.name) for one in found}
+
+
+def _queries(
+    part: _Part, columns: Sequence[Column], outputs: dict[int, sql.Identifier], row_filter: str | None
+) -> Iterator[sql.Composable]:
+    """A query for each range of pages of a part; the last one has no end, since the part may have grown."""
+    given = {
+        "columns": sql.SQL(", ").join(_as_text(column, outputs) for column in columns) if columns else sql.SQL("null"),
+        "part": sql.Identifier(part.schema, part.name),
+        "row_filter": sql.SQL(row_filter or "true"),
+    }
+    starts = range(0, part.pages, PIECE_PAGES)
+    for start in starts:
+        first = sql.Literal(f"({start},0)")
+        if start == starts[-1]:
+            yield SQL["read_last_pages"].compose(**given, first=first).query
+        else:
+            last = sql.Literal(f"({start + PIECE_PAGES},0)")
+            yield SQL["read_first_pages"].compose(**given, first=first, last=last).query
+
+
+def _as_text(column: Column, outputs: dict[int, sql.Identifier]) -> sql.Composed:
+    name = sql.Identifier(column.name)
+    if column.type_oid in _PLAIN_TYPES:
+        return sql.Composed([name])
+    return sql.SQL("pg_catalog.textin({}({})) as {}").format(outputs[column.type_oid], name, name)
+
+
+def import_snapshot(exported: str) -> Statement[None]:
+    """For a transaction that is repeatable read: see what the snapshot sees."""
+    return SQL["import_snapshot"].compose(exported=sql.Literal(exported))

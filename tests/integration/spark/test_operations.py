@@ -1,0 +1,186 @@
+"""Pipelines that are paused, that stand by, and that lose their lease, in this process on real servers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.embedded import EmbeddedPostgres
+from headwater.errors import HeadwaterError, SettingsError
+from headwater.postgres.connect import Connection, connect_sync
+from headwater.spark.lease import Lease
+from headwater.spark.pipeline import Pipeline, prepare
+from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
+from headwater.spark.sinks.build import build_sinks
+from headwater.spark.state import Phase, fetch_report, pause, resume
+from tests.servers import fresh_database
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with fresh_database(postgres18.url) as url:
+        yield url
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Connection]:
+    with closing(connect_sync(database)) as connection:
+        connection.execute("create table entry (id int, amount numeric)")
+        connection.execute("alter table entry replica identity full")
+        yield connection
+
+
+@pytest.fixture
+def settings(database: str, target: str, tmp_path: Path, source: Connection) -> PipelineSettings:
+    del source
+    return PipelineSettings(
+        name="shop",
+        source=ChangesSettings(
+            url=database,
+            tables=("public.entry",),
+            slot="shop_" + tmp_path.name[-8:].replace("-", "_"),
+            publication="shop",
+        ),
+        sinks=(PostgresSinkSettings(name="replica", url=target),),
+        checkpoint=str(tmp_path / "checkpoint"),
+        state_url=database,
+    )
+
+
+@pytest.fixture
+def running(spark: SparkSession, settings: PipelineSettings) -> Iterator[Callable[[PipelineSettings], Pipeline]]:
+    """Starts pipelines that run until the end of the test, in threads."""
+    # They have to end before their databases do.
+    del settings
+    started: list[tuple[Thread, Event]] = []
+
+    def start(settings: PipelineSettings) -> Pipeline:
+        stopping = Event()
+        pipeline = Pipeline(spark, settings, build_sinks(settings), stopping)
+        thread = Thread(target=_run, args=[pipeline])
+        thread.start()
+        started.append((thread, stopping))
+        return pipeline
+
+    yield start
+    for thread, stopping in started:
+        stopping.set()
+        thread.join()
+
+
+def _run(pipeline: Pipeline) -> None:
+    # Its report says how it ended.
+    with suppress(HeadwaterError):
+        pipeline.run()
+
+
+def _is(pipeline: Pipeline, phase: Phase) -> None:
+    eventually(lambda: pipeline.report.phase is phase, seconds=90)
+
+
+def _rows(url: str) -> list[int]:
+    """What has arrived; nothing while the run has not made the table yet."""
+    with closing(connect_sync(url)) as connection, suppress(psycopg.errors.UndefinedTable):
+        return [id for (id,) in connection.execute("select id from entry order by 1").fetchall()]
+    return []
+
+
+def _saved_phase(connection: Connection) -> Phase | None:
+    saved = fetch_report(connection, "shop")
+    return saved.report.phase if saved is not None else None
+
+
+def _is_read(source: Connection, settings: PipelineSettings) -> bool:
+    query = "select active from pg_replication_slots where slot_name = %s"
+    return source.execute(query, [settings.source.slot]).fetchall() == [(True,)]
+
+
+def test_a_paused_pipeline_keeps_its_slot_and_its_lease_delivers_nothing_and_goes_on(running, settings, source, target):
+    pipeline = running(settings)
+    _is(pipeline, Phase.RUNNING)
+    source.execute("insert into entry values (1, 1)")
+    eventually(lambda: _rows(target) == [1], seconds=60)
+
+    pause(source, "shop")
+    _is(pipeline, Phase.PAUSED)
+    eventually(lambda: _saved_phase(source) is Phase.PAUSED)
+    eventually(lambda: not _is_read(source, settings))
+    source.execute("insert into entry values (2, 2)")
+    other = Lease(settings.state_url, "shop")
+    assert not other.take()
+    other.release()
+    assert _rows(target) == [1]
+
+    resume(source, "shop")
+    eventually(lambda: _rows(target) == [1, 2], seconds=90)
+    _is(pipeline, Phase.RUNNING)
+
+
+def test_a_paused_pipeline_that_is_started_stays_paused_and_with_once_is_an_error(spark, running, settings, source, target):
+    prepare(settings)
+    source.execute("insert into entry values (1, 1)")
+    pause(source, "shop")
+
+    with pytest.raises(HeadwaterError, match=r"pipeline 'shop' is paused; let it go on with `headwater resume`"):
+        Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
+
+    pipeline = running(settings)
+    _is(pipeline, Phase.PAUSED)
+    resume(source, "shop")
+    eventually(lambda: _rows(target) == [1], seconds=90)
+
+
+def test_while_another_run_has_the_pipeline_a_second_stands_by_and_writes_nothing_over_its_report(
+    spark, running, settings, source, target
+):
+    first = running(settings)
+    _is(first, Phase.RUNNING)
+    with pytest.raises(HeadwaterError, match=r"pipeline 'shop' runs elsewhere \(server process \d+, from 127.0.0.1\)"):
+        Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
+
+    second = running(settings)
+
+    _is(second, Phase.STANDING_BY)
+    assert _saved_phase(source) is Phase.RUNNING
+    source.execute("insert into entry values (1, 1)")
+    eventually(lambda: _rows(target) == [1], seconds=60)
+    eventually(lambda: first.report.rows == 1)
+    assert second.report.rows == 0
+
+
+def test_a_run_that_loses_its_lease_stops_delivering_and_stands_by(running, settings, source, target):
+    pipeline = running(settings)
+    _is(pipeline, Phase.RUNNING)
+    source.execute("insert into entry values (1, 1)")
+    eventually(lambda: _rows(target) == [1], seconds=60)
+    taker = Lease(settings.state_url, "shop")
+    # Asked again and again while the session ends, so that the run does not get it back first.
+    waiting = Thread(target=taker.wait, args=[Event()])
+    waiting.start()
+    query = "select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory' and granted and database = %s"
+    oid = source.execute("select oid from pg_database where datname = current_database()").fetchall()[0][0]
+    try:
+        eventually(lambda: source.execute(query, [oid]).fetchall() and (waiting.join(1.5) or taker.is_held), seconds=60)
+        _is(pipeline, Phase.STANDING_BY)
+        eventually(lambda: not _is_read(source, settings), seconds=30)
+        source.execute("insert into entry values (2, 2)")
+        assert _rows(target) == [1]
+    finally:
+        taker.release()
+    eventually(lambda: _rows(target) == [1, 2], seconds=90)
+
+
+def test_a_second_pipeline_on_the_same_slot_is_refused_by_the_name_of_the_first(spark, settings, source, tmp_path):
+    prepare(settings)
+    other = replace(settings, name="copy", checkpoint=str(tmp_path / "other"))
+
+    with pytest.raises(SettingsError, match=r"slot '.*' is read by pipeline 'shop'"):
+        Pipeline(spark, other, build_sinks(other), Event()).run()
