@@ -178,6 +178,7 @@ def _server(**config: str) -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr("headwater.capture.pieces.PIECE_PAGES", 4)
+    monkeypatch.setattr("headwater.spark.sources.loader._PIECES_ALONE", 1)
 
 
 def _round(url: str, seed: int, *, hanging: bool) -> tuple[int, Replica]:

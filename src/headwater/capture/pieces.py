@@ -21,11 +21,25 @@ from headwater.postgres.types import PgType, Types
 
 # 32 MiB: a second or so of reading, and some hundred thousand rows; enough to be worth a task, and to split large tables.
 PIECE_PAGES = 4096
-# What can be sent as it is: the output of these types is the text itself.
-_PLAIN_TYPES: Final = frozenset({25, 1043})
+# text and varchar: the output of these types is the text itself.
+PLAIN: Final = frozenset({25, 1043})
 _FULL, _NOTHING = "f", "n"
 # How long a table's size is worth waiting for.
 _GLANCE_MILLISECONDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Pages of a table from `first` to before `last`, or to its end; and how to read it.
+
+    `outputs` names, with its schema, the output function of each column's type.
+    """
+
+    part: Name
+    first: int
+    last: int | None
+    outputs: tuple[Name, ...]
+    row_filter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,23 @@ class Piece:
     number: int
     relation: Relation
     own_types: tuple[PgType, ...]
-    query: str
+    pages: Pages
+
+    def query(self, plain: frozenset[int] = PLAIN) -> str:
+        """Columns as text; those of types that are `plain`, by oid, as they are."""
+        columns = [
+            sql.Identifier(column.name) if column.type_oid in plain else _as_text(column.name, output)
+            for column, output in zip(self.relation.columns, self.pages.outputs, strict=True)
+        ]
+        given = {
+            "columns": sql.SQL(", ").join(columns) if columns else sql.SQL("null"),
+            "part": sql.Identifier(*self.pages.part),
+            "row_filter": sql.SQL(self.pages.row_filter),
+            "first": sql.Literal(f"({self.pages.first},0)"),
+        }
+        if self.pages.last is None:
+            return SQL["read_last_pages"].compose(**given).query.as_string()
+        return SQL["read_first_pages"].compose(**given, last=sql.Literal(f"({self.pages.last},0)")).query.as_string()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +125,9 @@ def describe(
         relation = _relation(one, sent, identities[one.oid])
         mine = [part for part in parts if part.table_oid == one.oid]
         first = sum(len(table.pieces) for table in cut)
-        queries = [query.as_string(connection) for part in mine for query in _queries(part, sent, outputs, one.row_filter)]
-        pieces = tuple(Piece(first + number, relation, own, query) for number, query in enumerate(queries))
+        names = tuple(outputs[column.type_oid] for column in sent)
+        ranges = [pages for part in mine for pages in _pages_of(part, names, one.row_filter or "true")]
+        pieces = tuple(Piece(first + number, relation, own, pages) for number, pages in enumerate(ranges))
         cut.append(Readable((one.schema, one.name), one.oid, pieces, sum(part.rows for part in mine)))
     return cut, failed
 
@@ -163,36 +194,22 @@ def _relation(one: _Described, columns: Sequence[Column], identity: set[str]) ->
     )
 
 
-def _outputs(connection: Connection, columns: Sequence[Column]) -> dict[int, sql.Identifier]:
+def _outputs(connection: Connection, columns: Sequence[Column]) -> dict[int, Name]:
     oids = list({column.type_oid for column in columns})
     found = fetch_sync(connection, SQL["list_outputs"].bind(_Output, oids=oids))
-    return {one.type_oid: sql.Identifier(one.schema, one.name) for one in found}
+    return {one.type_oid: (one.schema, one.name) for one in found}
 
 
-def _queries(
-    part: _Part, columns: Sequence[Column], outputs: dict[int, sql.Identifier], row_filter: str | None
-) -> Iterator[sql.Composable]:
-    """A query for each range of pages of a part; the last one has no end, since the part may have grown."""
-    given = {
-        "columns": sql.SQL(", ").join(_as_text(column, outputs) for column in columns) if columns else sql.SQL("null"),
-        "part": sql.Identifier(part.schema, part.name),
-        "row_filter": sql.SQL(row_filter or "true"),
-    }
-    starts = range(0, part.pages, PIECE_PAGES)
-    for start in starts:
-        first = sql.Literal(f"({start},0)")
-        if start == starts[-1]:
-            yield SQL["read_last_pages"].compose(**given, first=first).query
-        else:
-            last = sql.Literal(f"({start + PIECE_PAGES},0)")
-            yield SQL["read_first_pages"].compose(**given, first=first, last=last).query
+def _pages_of(part: _Part, outputs: tuple[Name, ...], row_filter: str) -> Iterator[Pages]:
+    """The pages of a part in ranges; the last one has no end, since the part may have grown."""
+    for first in range(0, part.pages, PIECE_PAGES):
+        last = first + PIECE_PAGES
+        yield Pages((part.schema, part.name), first, last if last < part.pages else None, outputs, row_filter)
 
 
-def _as_text(column: Column, outputs: dict[int, sql.Identifier]) -> sql.Composed:
-    name = sql.Identifier(column.name)
-    if column.type_oid in _PLAIN_TYPES:
-        return sql.Composed([name])
-    return sql.SQL("pg_catalog.textin({}({})) as {}").format(outputs[column.type_oid], name, name)
+def _as_text(name: str, output: Name) -> sql.Composable:
+    identifier = sql.Identifier(name)
+    return sql.SQL("pg_catalog.textin({}({})) as {}").format(sql.Identifier(*output), identifier, identifier)
 
 
 def import_snapshot(exported: str) -> Statement[None]:

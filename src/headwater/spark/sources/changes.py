@@ -30,13 +30,14 @@ from headwater.postgres.replication.cut import joined
 from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.types import PgType, Types
-from headwater.spark.frame import Frame, pack, unpack
+from headwater.spark.frame import Frame, Layout, pack, unpack
 from headwater.spark.settings import MIB
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sources.content import content_of
 from headwater.spark.sources.envelope import to_envelopes
 from headwater.spark.sources.guard import Guard
 from headwater.spark.sources.lanes import self_contained, split, tables_in, unseen, without
+from headwater.spark.sources.layouts import Layouts
 from headwater.spark.sources.load import Join, Load
 from headwater.spark.sources.loader import Loader, PiecePartition
 from headwater.spark.sources.log import ChangeLog, write_mark
@@ -97,6 +98,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log: ChangeLog | None = None
         self._loader: Loader | None = None
         self._types: CatalogTypes | None = None
+        self._layouts: Layouts | None = None
         self._wanted: Wanted | None = None
         self._guard: Guard | None = None
         self._initial: Offset | None = None
@@ -114,7 +116,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None and self._loads is not None:
             # Before the slot: whoever finds it knows which tables have yet to be read.
             tables = self._loads.enlist()
-            self._initial = self._slot_offset(tables, self._loads.ensure_slot(Lsn(0)).generation)
+            initial = self._slot_offset(tables, self._loads.ensure_slot(Lsn(0)).generation)
+            # There is nothing before it that a table's snapshot would have to wait for.
+            self._initial = self._loads.plan(initial)
         elif self._initial is None:
             # Only here: with a checkpoint a missing slot is a loss, and must not be made anew in silence.
             if options.tables:
@@ -219,13 +223,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset.load is not None and offset.load.is_complete:
             ahead = self._fill(offset, log, limit)
             if self._loads is not None:
-                self._loads.plan(offset, 0)
+                self._loads.plan(offset)
             # Turn and turn about, so that neither the stream nor the tables that were read wait for long.
             self._held_had_its_turn = not self._held_had_its_turn
             if self._held_had_its_turn or ahead == log.floor:
                 return self._next_held(offset, offset.load, log)
             return self._moved(offset, offset, ahead, log)
-        planned = offset if self._loads is None else self._loads.plan(offset, offset.lanes)
+        planned = offset if self._loads is None else self._loads.plan(offset)
         end = self._fill(offset, log, limit)
         if planned.load is not None and (offset.load is None or offset.load.attempt != planned.load.attempt):
             planned = replace(planned, load=replace(planned.load, position=max(end, offset.position)))
@@ -281,9 +285,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._guard = self._guard or Guard(self._options.url, self._options.protection)
             for batch in batches:
                 self._guard.check(batch)
+        layouts = self._layouts_of(batches)
         for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule):
-            own = self._own_types(laned.batch)
-            frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage)
+            own, oids = self._own_types(laned.batch), tables_in(laned.batch).keys()
+            known = tuple(layout for layout in layouts if layout.oid in oids)
+            frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage, known)
             lanes.setdefault(laned.lane, []).append((laned.batch.changes, pack(frame)))
         return [LanePartition(lane, *zip(*frames, strict=True)) for lane, frames in sorted(lanes.items())]
 
@@ -292,6 +298,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._types = CatalogTypes(self._options.url)
         types, builtin = self._types.of(batch), Types.builtin()
         return () if types is builtin else tuple(type_ for oid, type_ in types.items() if builtin.get(oid) != type_)
+
+    def _layouts_of(self, batches: list[Batch]) -> tuple[Layout, ...]:
+        """How columns are numbered: only who takes the server's own messages has a use for it."""
+        if self._options.shape is not Shape.WIRE:
+            return ()
+        self._layouts = self._layouts or Layouts(self._options.url)
+        return self._layouts.of(batches)
 
     def _unwanted(self, batches: list[Batch], added: tuple[Name, ...]) -> frozenset[int]:
         """The tables that the publication has and nobody asked for."""

@@ -2,7 +2,7 @@
 
 Which lane a change falls into depends on its bytes and the number of lanes alone, so a range that is read again, on another
 machine or with other cores, is split the same way. By table, a lane has whole tables. By key, it has the rows of some keys;
-a range with a truncate or a changed key in it then stays in one lane, since those concern more than one.
+a range with a truncate, a changed key or changed columns in it then stays in one lane, since those concern more than one.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def split(batches: Sequence[Batch], lanes: int, rule: LaneRule, dropped: frozens
     if rule is LaneRule.TABLE:
         for index in indexes:
             yield from _split_by_table(index, lanes)
-    elif any(map(_has_barrier, indexes)) or _has_new_identity(indexes):
+    elif any(map(_has_barrier, indexes)) or _has_new_shape(indexes):
         for index in indexes:
             yield Laned(0, None, index.batch)
     else:
@@ -290,14 +290,14 @@ def _has_barrier(index: Index) -> bool:
     return bool((kinds == ord("K")).any())
 
 
-def _has_new_identity(indexes: Sequence[Index]) -> bool:
-    """Whether a table gets another key on the way: a row would then be in two lanes. By the rows, for a reconnected server
-    describes tables again that are as they were."""
-    keys: dict[str, tuple[str, ...]] = {}
+def _has_new_shape(indexes: Sequence[Index]) -> bool:
+    """Whether a table gets another key on the way, so that a row would be in two lanes, or other columns, which have to be
+    there before rows have them. By the rows, for a reconnected server describes tables again that are as they were."""
+    shapes: dict[str, tuple[object, ...]] = {}
     for index in indexes:
         for relation, _ in by_relation(index):
-            key = () if relation.identity == _FULL else tuple(column.name for column in relation.columns if column.key)
-            if keys.setdefault(relation.table, key) != key:
+            shape = (relation.oid, relation.identity == _FULL, relation.columns)
+            if shapes.setdefault(relation.table, shape) != shape:
                 return True
     return False
 

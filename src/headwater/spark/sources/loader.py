@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 # Tables of up to 64 MiB in all are read at one snapshot; a larger one has its own, so that no transaction outlasts it.
 _GROUP_PAGES = 8192
+# While no other table waits, a batch has so many times more pieces: each batch costs some tenths of a second.
+_PIECES_ALONE = 8
 # How often to look for what was asked for, and for tables that have come to match a pattern.
 _LOOK_SECONDS, _FIND_SECONDS = 1.0, 10.0
 
@@ -195,11 +197,8 @@ class Loader:
         """Write down how far the slot is about to be confirmed."""
         self._store.save_confirmed(position)
 
-    def plan(self, offset: Offset, pieces: int) -> Offset:
-        """The offset with what there is to do next about tables; everything up to `offset` is delivered for good.
-
-        Up to so many pieces are for the next batch.
-        """
+    def plan(self, offset: Offset) -> Offset:
+        """The offset with what there is to do next about tables; everything up to `offset` is delivered for good."""
         load = offset.load
         if load is None:
             return self._begin(offset)
@@ -209,10 +208,11 @@ class Loader:
         if load.attempt not in self._mine:
             return replace(offset, load=self._named(load.tables, load.requests, offset))
         if load.read is None:
-            return self._opened(offset, load, pieces)
+            return self._opened(offset, load)
         self._save_progress(load)
         if load.delivered < load.pieces:
-            return replace(offset, load=replace(load, delivered=min(load.pieces, load.delivered + pieces)))
+            delivered = min(load.pieces, load.delivered + self._pieces(offset))
+            return replace(offset, load=replace(load, delivered=delivered))
         self._close_attempt()
         return replace(offset, load=replace(load, is_complete=True))
 
@@ -236,6 +236,12 @@ class Loader:
     def close(self) -> None:
         self._close_attempt()
         self._store.close()
+
+    def _pieces(self, offset: Offset) -> int:
+        """How many pieces go into one batch: few, so that other tables do not wait for long, if there are any."""
+        loaded = () if offset.load is None else offset.load.tables
+        others = (table for table in self._tables if table.state == "streaming" and table.key not in loaded)
+        return offset.lanes * (1 if any(others) else _PIECES_ALONE)
 
     def _begin(self, offset: Offset) -> Offset:
         """With tables that are to be read, an attempt to read some of them."""
@@ -286,7 +292,7 @@ class Loader:
         self._mine.add(attempt)
         return Load(attempt, tuple(tables), tuple(requests), offset.position)
 
-    def _opened(self, offset: Offset, load: Load, pieces: int) -> Offset:
+    def _opened(self, offset: Offset, load: Load) -> Offset:
         """The attempt with its snapshot, if that is there, and its first pieces; without the tables that cannot be read."""
         if self._attempt is None or self._attempt.id != load.attempt:
             self._close_attempt()
@@ -314,7 +320,7 @@ class Loader:
             requests=tuple(requests[table] for table in tables),
             read=attempt.snapshot.read,
             pieces=total,
-            delivered=min(total, pieces),
+            delivered=min(total, self._pieces(offset)),
         )
         facts = {"pipeline": self._options.pipeline, "slot": self._options.slot, "attempt": load.attempt}
         _log.info("reading %s", ", ".join(map(".".join, tables)), extra=facts)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from psycopg import sql
 from pyspark.sql.types import StructType
 
 from headwater.capture.pieces import import_snapshot
@@ -16,6 +16,7 @@ from headwater.spark.frame import Chunk, pack
 from headwater.spark.shape import Shape
 from headwater.spark.sources.envelope import chunk_envelopes
 from headwater.spark.sources.loader import PiecePartition
+from headwater.spark.sources.native import NATIVE
 from headwater.spark.sources.options import Options
 from headwater.spark.sources.table import chunk_table
 
@@ -24,17 +25,17 @@ _NO_LANE = -1
 # The connection is gone, or the server goes down or is short of something: it may be otherwise soon.
 _PASSING = ("08", "53", "57")
 # One frame; small enough to be worked on in memory, large enough to be worth the calls.
-_CHUNK_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def read_piece(partition: PiecePartition, options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a piece in the shape that was asked for."""
     piece, first = partition.piece, 0
-    for batch in _rows(partition, options.url):
+    names = [column.name for column in piece.relation.columns]
+    for batch in _rows(partition, options.url, piece.query(NATIVE) if options.shape is Shape.TABLE else piece.query()):
         if not batch.num_rows:
             continue
-        names = [column.name for column in piece.relation.columns]
-        rows = pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns[: len(names)]], names)
+        rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], names)
         chunk = Chunk(
             partition.attempt,
             piece.number,
@@ -58,29 +59,56 @@ def read_piece(partition: PiecePartition, options: Options, schema: StructType) 
             yield chunk_table(chunk, schema)
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    return column if column.type == pa.string() else column.cast(pa.string())
-
-
-def _rows(partition: PiecePartition, url: str) -> Iterator[pa.RecordBatch]:
+def _rows(partition: PiecePartition, url: str, query: str) -> Iterator[pa.RecordBatch]:
     import adbc_driver_manager
-    from adbc_driver_postgresql import StatementOptions, dbapi  # type: ignore[import-untyped] # it has no types
+    from adbc_driver_postgresql import StatementOptions  # type: ignore[import-untyped] # it has no types
 
+    connection, is_done = None, False
     try:
-        with closing(dbapi.connect(complete(url), autocommit=True)) as connection, closing(connection.cursor()) as cursor:
+        connection = _begun(url)
+        with closing(connection.cursor()) as cursor:
             cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_CHUNK_BYTES)})
-            _execute(cursor, "begin transaction isolation level repeatable read, read only")
-            _execute(cursor, import_snapshot(partition.exported).query)
-            for statement in SESSION:
-                _execute(cursor, statement)
-            cursor.execute(partition.piece.query)
+            cursor.executescript(import_snapshot(partition.exported).query.as_string())
+            cursor.execute(query)
             yield from cursor.fetch_record_batch()
+            cursor.executescript("commit")
+        is_done = True
     except adbc_driver_manager.Error as exc:
         raise _translated(exc, partition, url) from exc
+    finally:
+        if connection is not None and not is_done:
+            _kept.cache_clear()
+            connection.close()
 
 
-def _execute(cursor: Any, statement: str | sql.Composable) -> None:
-    cursor.executescript(statement if isinstance(statement, str) else statement.as_string())
+def _begun(url: str) -> Any:
+    """A connection with a transaction that can take a snapshot over; a kept one may have died since it was last used."""
+    import adbc_driver_manager
+
+    try:
+        return _begin(_kept(url))
+    except adbc_driver_manager.Error:
+        _kept.cache_clear()
+        return _begin(_kept(url))
+
+
+def _begin(connection: Any) -> Any:
+    with closing(connection.cursor()) as cursor:
+        cursor.executescript("begin transaction isolation level repeatable read, read only")
+    return connection
+
+
+# Connecting takes ADBC longer than some pieces: it asks for all types there are. Spark's Python workers serve many tasks.
+@lru_cache(maxsize=1)
+def _kept(url: str) -> Any:
+    """The connection of this process to a source; no transaction is open on it between two pieces."""
+    from adbc_driver_postgresql import dbapi
+
+    connection = dbapi.connect(complete(url), autocommit=True)
+    with closing(connection.cursor()) as cursor:
+        for statement in SESSION:
+            cursor.executescript(statement)
+    return connection
 
 
 def _translated(error: Any, partition: PiecePartition, url: str) -> SourceError:

@@ -19,6 +19,7 @@ from headwater.postgres.types import Types
 from headwater.spark.columns import spark_type, to_spark
 from headwater.spark.frame import Chunk
 from headwater.spark.sources.envelope import by_unchanged, in_order, unchanged_lists
+from headwater.spark.sources.native import straightened
 
 _OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
 _PLACE = pa.schema(
@@ -57,15 +58,18 @@ def to_table(batch: Batch, types: Types, schema: StructType) -> pa.RecordBatch:
 
 
 def chunk_table(chunk: Chunk, schema: StructType) -> pa.RecordBatch:
-    """The rows of the table that was read as a whole."""
+    """The rows of the table that was read as a whole; columns may be typed already, and the others are text."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     relation, count = chunk.relation, chunk.rows.num_rows
     typed = {}
     for column in relation.columns:
-        texts = chunk.rows[column.name]
-        typed[column.name], rejected = to_spark(texts, chunk.types, column.type_oid, column.typmod)
+        values = chunk.rows[column.name]
+        if pa.types.is_string(values.type):
+            typed[column.name], rejected = to_spark(values, chunk.types, column.type_oid, column.typmod)
+        else:
+            typed[column.name], rejected = straightened(values)
         for row in rejected:
-            raise _no_room(relation, column.name, texts[row].as_py(), chunk.until)
+            raise _no_room(relation, column.name, str(values[row]), chunk.until)
     rows = pa.RecordBatch.from_pydict(typed)
     ours = [
         pa.repeat(pa.scalar(Op.READ.value), count),

@@ -36,6 +36,7 @@ def _is_loaded(at: dict[str, Any]) -> bool:
 def small_pieces(monkeypatch):
     """Tables of a few pages in several pieces, of which one at a time comes in a batch."""
     monkeypatch.setattr("headwater.capture.pieces.PIECE_PAGES", 4)
+    monkeypatch.setattr("headwater.spark.sources.loader._PIECES_ALONE", 1)
 
 
 @pytest.fixture
