@@ -7,22 +7,21 @@ later ones; it is kept outside of the repository, one for each Java and PySpark,
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from subprocess import TimeoutExpired
 
 import pyspark
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headwater.embedded import resolve_java, state_directory
 from headwater.embedded.directory import make_directory
-from headwater.spark.session import build_session
+from headwater.spark.session import build_session, end_session
 
 # Good for a start, not for throughput.
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 # Writing the archive takes some 10 s; whoever has waited that long need not wait for ever.
-_ARCHIVE_SECONDS = 120
+_ARCHIVE_PATIENCE = timedelta(seconds=120)
 
 
 def java_home() -> Path:
@@ -47,11 +46,12 @@ def quick_session() -> Iterator[SparkSession]:
         settings["spark.driver.extraJavaOptions"] = f"{_QUICK} -XX:ArchiveClassesAtExit={partial}"
     session = build_session("tests", master="local[2]", settings=settings, java_home=java)
     yield session
-    session.stop()
-    if makes_archive:
-        _end_java()
-        if partial.exists():
-            partial.replace(archive)
+    if not makes_archive:
+        session.stop()
+        return
+    end_session(session, patience=_ARCHIVE_PATIENCE)
+    if partial.exists():
+        partial.replace(archive)
 
 
 def _archive(java: Path) -> Path:
@@ -65,17 +65,3 @@ def _archive(java: Path) -> Path:
 def _has_base_archive(java: Path) -> bool:
     """Whether Java has the archive that ours would build on; that of the wheel has none."""
     return (java / "lib" / "server" / "classes.jsa").exists()
-
-
-def _end_java() -> None:
-    """End Spark's Java as the end of this process would, and wait for it; a later session starts another."""
-    gateway = SparkContext._gateway
-    if gateway is None or gateway.proc is None:
-        return
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(_ARCHIVE_SECONDS)
-    except TimeoutExpired:
-        return
-    SparkContext._gateway = SparkContext._jvm = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadLimit
@@ -14,7 +14,7 @@ from headwater.model import UNCHANGED, Change, Lsn, Position
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import to_json
-from headwater.spark.frame import unpack
+from headwater.spark.frame import Frame, unpack
 from headwater.spark.sources.changes import ChangesDataSource, ChangesReader, LanePartition
 from tests import pgoutput_writer as write
 from tests.recorded import TYPES
@@ -124,7 +124,7 @@ class Range:
 
 
 def changes_of_frame(packed: bytes) -> Iterator[Change]:
-    frame = unpack(packed)
+    frame = cast("Frame", unpack(packed))
     return (each for each in decode_rows(frame.batch, frame.types, to_json) if isinstance(each, Change))
 
 
@@ -170,7 +170,7 @@ def next_range(reader: ChangesReader, start: dict[str, Any], limit: ReadLimit | 
 
     end = eventually(found, seconds=60)
     assert end is not None
-    return Range(start, end, reader.partitions(start, end))
+    return Range(start, end, cast("list[LanePartition]", reader.partitions(start, end)))
 
 
 def ranges(reader: ChangesReader, changes: int, start: dict[str, Any] | None = None) -> Iterator[Range]:
@@ -201,7 +201,7 @@ def replay(
     for first in range(0, len(logged), every):
         with reading(**options) as reader:
             for start, end in logged[first : first + every]:
-                digests.append(digest(reader, Range(start, end, reader.partitions(start, end))))
+                digests.append(digest(reader, Range(start, end, cast("list[LanePartition]", reader.partitions(start, end)))))
     return digests
 
 

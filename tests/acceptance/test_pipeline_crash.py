@@ -5,24 +5,19 @@ Killed are the driver, a Python worker of Spark's, the planner that reads the sl
 
 import os
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
-import psutil
 import psycopg
 import pytest
-from psycopg import sql
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import Connection, connect_sync
+from tests.acceptance.running import kill, rows, running, write_file
 from tests.servers import postgres_settings
-from tests.spark import java_home, quick_settings
 from tests.waiting import eventually
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
@@ -106,100 +101,6 @@ class Load:
                     connection.execute("truncate tag")
 
 
-class Runner:
-    """`headwater run` as a process, started again when it was killed; its own end is a failure."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._process = self._start()
-
-    @property
-    def tree(self) -> list[psutil.Process]:
-        return psutil.Process(self._process.pid).children(recursive=True)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._process = self._start()
-
-    def require_life(self) -> None:
-        assert self._process.poll() is None, f"the run has ended with {self._process.returncode}"
-
-    def stop(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "headwater.cli", "run"], cwd=self._directory)
-
-
-@contextmanager
-def _running(directory: Path) -> Iterator[Runner]:
-    runner = Runner(directory)
-    try:
-        yield runner
-    finally:
-        runner.end()
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    """Whether it is a worker: a fork of Spark's Python daemon."""
-    return _is_daemon(process) and _is_daemon(process.parent())
-
-
-def _is_daemon(process: psutil.Process | None) -> bool:
-    return process is not None and "headwater.python_daemon" in process.cmdline()
-
-
-def _is_planner(process: psutil.Process) -> bool:
-    return any("python_streaming_source_runner" in argument for argument in process.cmdline())
-
-
-def _kill_one(runner: Runner, is_victim: Callable[[psutil.Process], bool]) -> None:
-    def found() -> list[psutil.Process]:
-        victims = []
-        for process in runner.tree:
-            try:
-                if is_victim(process):
-                    victims.append(process)
-            except psutil.NoSuchProcess:
-                continue
-        return victims
-
-    eventually(found, seconds=60)[0].kill()
-
-
-def _write_file(directory: Path, source: str, target: str, lane_by: str) -> None:
-    java = java_home()
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java).items())
-    (directory / "headwater.toml").write_text(
-        f"""
-name = "crash"
-[source]
-url = "{source}"
-tables = ["public.account", "public.entry", "public.tag"]
-lane_by = "{lane_by}"
-max_bytes = "1MiB"
-[[sinks]]
-type = "postgres"
-url = "{target}"
-[spark]
-master = "local[2]"
-{spark}
-"""
-    )
-
-
-def _rows(url: str, table: str) -> list[tuple[object, ...]]:
-    with closing(connect_sync(url)) as connection:
-        return sorted(connection.execute(sql.SQL("select * from {}").format(sql.Identifier(table))).fetchall(), key=repr)
-
-
 def _delivered(target: str) -> int:
     """How many entries have arrived; -1 while the target does not answer."""
     try:
@@ -222,9 +123,17 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
                 connection.execute(TABLES.encode())
         with closing(connect_sync(target.url)) as connection:
             connection.execute(AUDIT.encode())
-        _write_file(tmp_path, source.url, target.url, lane_by)
+        write_file(
+            tmp_path,
+            "crash",
+            source=source.url,
+            target=target.url,
+            tables=["public.account", "public.entry", "public.tag"],
+            lane_by=lane_by,
+            max_bytes="1MiB",
+        )
         killed: list[str] = []
-        with _running(tmp_path) as runner:
+        with running(tmp_path) as runner:
             eventually(lambda: _has_slot(source.url), seconds=90)
             with Load(source.url, seed=7):
                 for number in range(ROUNDS):
@@ -232,13 +141,13 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
                     Event().wait(choose.random())
                     victims = VICTIMS if LONG else SHORT[lane_by]
                     killed.append(victims[number % len(victims)])
-                    _kill(killed[-1], runner, source, target)
+                    kill(killed[-1], runner, source, target)
             tables = ("account", "entry", "tag")
-            eventually(lambda: all(_rows(source.url, table) == _rows(target.url, table) for table in tables), seconds=120)
+            eventually(lambda: all(rows(source.url, table) == rows(target.url, table) for table in tables), seconds=120)
             runner.require_life()
             assert runner.stop() == 0
-        source_rows = {table: _rows(source.url, table) for table in tables}
-        target_rows = {table: _rows(target.url, table) for table in tables}
+        source_rows = {table: rows(source.url, table) for table in tables}
+        target_rows = {table: rows(target.url, table) for table in tables}
         lost = sum(len(set(source_rows[table]) - set(target_rows[table])) for table in tables)
         twice = sum(len(target_rows[table]) - len(set(target_rows[table])) for table in tables)
         backwards = _steps_back(target.url)
@@ -259,22 +168,6 @@ def _wait_for_more(target: str) -> None:
 def _has_slot(url: str) -> bool:
     with closing(connect_sync(url)) as connection:
         return connection.execute("select 1 from pg_replication_slots where slot_name = 'crash'").fetchall() != []
-
-
-def _kill(victim: str, runner: Runner, source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
-    match victim:
-        case "driver":
-            runner.kill()
-        case "worker":
-            _kill_one(runner, _is_worker)
-        case "planner":
-            _kill_one(runner, _is_planner)
-        case "source":
-            source.kill()
-            source.start()
-        case "target":
-            target.kill()
-            target.start()
 
 
 def _steps_back(url: str) -> int:

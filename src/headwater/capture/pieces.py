@@ -107,9 +107,7 @@ class _Output:
     name: str
 
 
-def describe(
-    connection: Connection, publication: str, tables: Sequence[Name]
-) -> tuple[list[Readable], dict[Name, str]]:
+def describe(connection: Connection, publication: str, tables: Sequence[Name]) -> tuple[list[Readable], dict[Name, str]]:
     """How to read tables, as the connection sees them, and why some cannot be."""
     found, failed = _described(connection, publication, tables)
     readable = [found[table] for table in tables if table not in failed]

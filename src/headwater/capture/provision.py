@@ -18,15 +18,13 @@ from headwater.postgres.replication.publication import (
     plan_publication,
     reconcile,
 )
-from headwater.postgres.replication.slot import create_slot, find_slot, require_usable
+from headwater.postgres.replication.slot import FAILOVER_VERSION, create_slot, find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 
 _log = logging.getLogger(__name__)
 
 
-def provision(
-    url: str, slot: str, publication: str, tables: tuple[str, ...], *, reads_tables: bool = False
-) -> bool:
+def provision(url: str, slot: str, publication: str, tables: tuple[str, ...], *, reads_tables: bool = False) -> bool:
     """See to it that the tables are published and the slot is there; nothing that exists is changed.
 
     Returns whether the slot was made, and so holds nothing of the past.
@@ -60,7 +58,8 @@ def provision(
             _log.info("publication %s: made for %s", publication, ", ".join(tables), extra={"publication": publication})
         if found is None:
             with ReplicationConnection(url) as replication:
-                create_slot(replication, slot)
+                # Standbys that are set up for it keep a copy of the slot, and a promotion loses nothing.
+                create_slot(replication, slot, failover=replication.server_version >= FAILOVER_VERSION)
             _log.info("slot %s: made", slot, extra={"slot": slot})
         return found is None
 

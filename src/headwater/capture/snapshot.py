@@ -66,9 +66,7 @@ class OpenSnapshot:
         self._connection.close()
 
 
-def open_snapshot(
-    url: str, tables: Sequence[tuple[str, str]], stopping: Event, tell: Callable[[str], None]
-) -> OpenSnapshot:
+def open_snapshot(url: str, tables: Sequence[tuple[str, str]], stopping: Event, tell: Callable[[str], None]) -> OpenSnapshot:
     """Take a snapshot of tables whose changes are kept from now on, at the latest.
 
     Waits for older transactions without limit, and after a while tells who they are; raises Stopped when it is to end.

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.config import File, environment
+from headwater.cli.loading import loading_shown
 from headwater.cli.pipeline import load_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import resolve_java, state_directory
 
 if TYPE_CHECKING:
     from threading import Event
-
-    from pyspark.sql import SparkSession
 
     from headwater.spark.reporter import Reporter
     from headwater.spark.settings import PipelineSettings
@@ -64,7 +63,7 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
     """Run it on a session of its own, which ends with it."""
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.reporter import Reporter
-    from headwater.spark.session import build_session
+    from headwater.spark.session import build_session, end_session
     from headwater.spark.sinks.build import build_sinks
     from headwater.spark.transform import check_transform
 
@@ -74,11 +73,12 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
         sinks = build_sinks(settings)
         java = resolve_java(environment(), state_directory())
         spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
-        stack.callback(_end, spark)
+        stack.callback(end_session, spark)
         if settings.transform is not None:
             check_transform(spark, settings.transform)
         names = ", ".join(sink.name for sink in sinks)
         _log.info("pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra=reporter.facts)
+        stack.enter_context(loading_shown(settings))
         Pipeline(spark, settings, sinks, stopping, reporter).run(once=once)
 
 
@@ -92,13 +92,3 @@ def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack)
         stack.enter_context(Listener(place, settings.name, reporter, watch))
         host, port = place.getsockname()[:2]
         _log.info("pipeline %s: listening on %s, port %s", settings.name, host, port, extra={**reporter.facts, "port": port})
-
-
-def _end(spark: "SparkSession") -> None:
-    """End the session; Java may be gone already, by the same signal that stopped us."""
-    from py4j.protocol import Py4JError
-
-    try:
-        spark.stop()
-    except (Py4JError, OSError) as exc:
-        _log.debug("Java has ended before us", exc_info=exc)

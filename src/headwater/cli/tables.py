@@ -172,5 +172,3 @@ def _plain(table: PipelineTable) -> dict[str, object]:
     plain = dataclasses.asdict(table)
     plain["until_lsn"] = None if table.until_lsn is None else str(table.until_lsn)
     return plain
-
-

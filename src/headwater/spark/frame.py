@@ -19,11 +19,57 @@ from headwater.postgres.types import PgType, Types
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutColumn:
+    """A column that is sent: `number` stays the same when it is renamed, and is None if it is not known.
+
+    Rows that are older than the column have `missing` there if it `has_missing`. Where that is not so but it `has_default`,
+    they may have been given any value when the column was added, and no change tells which. It is `not_null` as far as is
+    known.
+    """
+
+    number: int | None
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str = ""
+    missing: str | None = None
+    has_missing: bool = False
+    has_default: bool = False
+    not_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A table as the catalog has it, for changes that a Relation message describes.
+
+    `key` is its primary key. `files` differs once all rows were written anew, as by a change of a type. `others` are the
+    numbers of columns that it has but does not send. A layout that is made from the message alone knows none of the three.
+    """
+
+    oid: int
+    columns: tuple[LayoutColumn, ...]
+    key: tuple[str, ...] | None = None
+    files: str | None = None
+    others: tuple[int, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the catalog has told it."""
+        return self.files is not None
+
+    def describes(self, relation: Relation) -> bool:
+        """Whether a table looks like this in a Relation message."""
+        told = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+        return self.oid == relation.oid and told == [(one.name, one.type_oid, one.typmod) for one in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A run of changes in commit order, with what it takes to decode and to name them.
 
     `own_types` are the types of the user's own that its tables have. The frames of a lane come in order. Without `key_lane`
     a batch's changes to a table are all in this lane; with it, (k, n), only those whose key falls into the k-th of n lanes.
+    `layouts` are those of its tables, as they are described, that the catalog could still tell when the frame was made.
     """
 
     lane: int
@@ -31,6 +77,7 @@ class Frame:
     batch: Batch
     own_types: tuple[PgType, ...]
     lineage: Lineage
+    layouts: tuple[tuple[Relation, Layout], ...] = ()
 
     @property
     def types(self) -> Types:

@@ -212,7 +212,8 @@ class Pipeline:
             self._reporter.begin()
             span, end = self._checkpoint.span_of(number)
             results = self._write(batch, span)
-            self._reporter.add(Delivered(end.position, end.content, results, time.monotonic() - began))
+            seconds, is_loading = time.monotonic() - began, span.loading is not None
+            self._reporter.add(Delivered(end.position, end.content, results, seconds, is_loading))
         except BaseException as exc:
             self._failure = exc
             raise

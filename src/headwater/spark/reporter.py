@@ -31,12 +31,20 @@ BATCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A batch that every sink has taken."""
+    """A batch that every sink has taken; `is_loading` if it has rows of tables that are read as a whole, too."""
 
     end: Position
     content: Content
     sinks: Mapping[str, tuple[Written, float]]
     seconds: float
+    is_loading: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows there were. Those of whole tables are counted where they arrive, by the sink that got the most."""
+        if not self.is_loading:
+            return self.content.changes
+        return max(written.changes + written.skipped + written.letters for written, _ in self.sinks.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +153,13 @@ class Reporter:
                 before = tables.get(name, TableReport())
                 tables[name] = TableReport(before.changes + changes, batch.content.committed_at)
             sinks = {name: _sum(old.sinks.get(name, SinkReport()), *result) for name, result in batch.sinks.items()}
-            self._recent.append((self._clock(), batch.content.changes))
+            self._recent.append((self._clock(), batch.rows))
             self._pulse = _counted(self._pulse, batch.seconds, self._clock())
             self._report = replace(
                 old,
                 position=batch.end,
                 committed_at=batch.content.committed_at or old.committed_at,
-                rows=old.rows + batch.content.changes,
+                rows=old.rows + batch.rows,
                 batch_seconds=batch.seconds,
                 tables=tables,
                 sinks={**old.sinks, **sinks},

@@ -5,19 +5,24 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
+from subprocess import TimeoutExpired
 from types import MappingProxyType
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import SettingsError
 from headwater.spark.sentence import first_sentence
+
+_log = logging.getLogger(__name__)
 
 # Spark's defaults cost about 200 ms a batch, these about 60: its tasks talk to Python through Unix sockets, and its
 # checkpoint needs no process per file.
@@ -55,6 +60,8 @@ _REFUSED: Final = MappingProxyType(
 )
 
 
+# Long enough for Java to remove its files, and in tests to write an archive of its classes.
+_JAVA_PATIENCE: Final = timedelta(seconds=20)
 # They print every exception that PySpark raises, at length, whether or not it is caught.
 _REPEATING_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # A JAVA_HOME whose `java` leaves out the one argument that makes every start print a warning.
@@ -105,6 +112,26 @@ def merge(master: str, settings: Mapping[str, str]) -> dict[str, str]:
         quiet = shlex.quote(f"-Dlog4j2.configurationFile={files(__package__).joinpath('log4j2.properties')}")
         chosen["spark.driver.extraJavaOptions"] = f"{quiet} {java_options}".strip()
     return chosen
+
+
+def end_session(spark: SparkSession, *, patience: timedelta = _JAVA_PATIENCE) -> None:
+    """End a session and Spark's Java with it, as the end of this process would, and wait for that.
+
+    Java removes its files last of all. It may be gone already, by the same signal that stops us.
+    """
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as exc:
+        _log.debug("Java has ended before us", exc_info=exc)
+    # PySpark ends it when the interpreter exits, and has no call for it.
+    gateway = SparkContext._gateway
+    if gateway is None or gateway.proc is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    with suppress(TimeoutExpired):
+        gateway.proc.wait(patience.total_seconds())
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def _quieten() -> None:

@@ -33,6 +33,24 @@ class SlotLossRule(StrEnum):
     RESNAPSHOT = "resnapshot"
 
 
+class SchemaChanges(StrEnum):
+    """What a target does when a table of the source gets another shape.
+
+    It follows, and has the table read as a whole where the stream does not tell what old rows have; it follows, and has it
+    read in any case; it stays as it is, without what it has no columns for; or nothing goes on.
+    """
+
+    EVOLVE = "evolve"
+    RESNAPSHOT = "resnapshot"
+    IGNORE = "ignore"
+    STOP = "stop"
+
+    @property
+    def follows(self) -> bool:
+        """Whether tables of the target are altered."""
+        return self in (SchemaChanges.EVOLVE, SchemaChanges.RESNAPSHOT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesSettings:
     """The source: tables of one database, read through a slot and a publication.
@@ -99,6 +117,7 @@ class PostgresSinkSettings:
     name: str
     url: str = field(repr=False)
     create_tables: bool = True
+    schema_changes: SchemaChanges = SchemaChanges.EVOLVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.embedded import EmbeddedPostgres
-from headwater.errors import HeadwaterError, PositionError, SinkError, SinkFenced, SlotMissing, TransformError
+from headwater.errors import HeadwaterError, PositionError, SinkError, SinkFenced, SourceError, TransformError
 from headwater.model import Lsn
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.pipeline import Pipeline, prepare
@@ -23,6 +23,7 @@ from headwater.spark.settings import (
     ParquetSinkSettings,
     PipelineSettings,
     PostgresSinkSettings,
+    SnapshotRule,
     TransformSettings,
 )
 from headwater.spark.shape import Shape
@@ -63,6 +64,7 @@ def settings(database: str, target: str, tmp_path: Path, source: Connection) -> 
             tables=("public.item", "public.entry"),
             slot="shop_" + tmp_path.name[-8:].replace("-", "_"),
             publication="shop",
+            snapshot=SnapshotRule.NEVER,
         ),
         sinks=(PostgresSinkSettings(name="replica", url=target),),
         checkpoint=str(tmp_path / "checkpoint"),
@@ -226,7 +228,7 @@ def test_the_slot_of_a_pipeline_that_has_run_is_never_made_anew(spark, settings,
     query = "select 1 from pg_replication_slots where active and slot_name = %s"
     eventually(lambda: source.execute(query, [settings.source.slot]).fetchall() == [])
     source.execute("select pg_drop_replication_slot(%s)", [settings.source.slot])
-    with pytest.raises(SlotMissing):
+    with pytest.raises(SourceError, match=r"does not exist; .*; or set on_slot_loss = \"resnapshot\""):
         _run_once(spark, settings)
     assert source.execute("select 1 from pg_replication_slots where slot_name = %s", [settings.source.slot]).fetchall() == []
 

@@ -5,9 +5,7 @@ the way out the pipeline ends the batch that it is at, Spark ends, and then its 
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from subprocess import TimeoutExpired
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 NAME: Final = "demo"
 SINK: Final = "target"
 _LOOK_SECONDS = 0.05
-# Java takes well under a second to end; whoever has waited this long need not wait for ever.
-_JAVA_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +35,18 @@ class Route:
     checkpoint: str
 
     def settings(self) -> "PipelineSettings":
-        from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
+        from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings, SnapshotRule
 
         return PipelineSettings(
             name=NAME,
-            source=ChangesSettings(url=self.source_url, tables=(f"{SCHEMA}.*",), slot=SLOT, publication=PUBLICATION),
+            # Its tables are empty when it begins, and every change counts.
+            source=ChangesSettings(
+                url=self.source_url,
+                tables=(f"{SCHEMA}.*",),
+                slot=SLOT,
+                publication=PUBLICATION,
+                snapshot=SnapshotRule.NEVER,
+            ),
             sinks=(PostgresSinkSettings(name=SINK, url=self.target_url),),
             checkpoint=self.checkpoint,
             state_url=self.target_url,
@@ -107,14 +110,11 @@ class Delivery:
 
     def _run(self) -> None:
         from headwater.spark.pipeline import Pipeline
-        from headwater.spark.session import build_session
-        from headwater.spark.sinks.build import build_sink
+        from headwater.spark.session import build_session, end_session
+        from headwater.spark.sinks.build import build_sinks
 
-        settings, route = self._route.settings(), self._route
-        sinks = [
-            build_sink(sink, pipeline=NAME, source_url=route.source_url, state_url=route.target_url, tables=(f"{SCHEMA}.*",))
-            for sink in settings.sinks
-        ]
+        settings = self._route.settings()
+        sinks = build_sinks(settings)
         spark = build_session(NAME, java_home=resolve_java(environment(), state_directory()))
         try:
             _silence_workers(spark)
@@ -122,8 +122,7 @@ class Delivery:
             if not self._stopping.is_set():
                 self._pipeline.run()
         finally:
-            spark.stop()
-            _end_java()
+            end_session(spark)
 
 
 def _silence_workers(spark: "SparkSession") -> None:
@@ -131,17 +130,3 @@ def _silence_workers(spark: "SparkSession") -> None:
     java: Any = spark._jvm
     nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
     java.java.lang.System.setErr(nowhere)
-
-
-def _end_java() -> None:
-    """End Spark's Java as the end of this process would, and wait for it: it removes its files last of all."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None or gateway.proc is None:
-        return
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    with suppress(TimeoutExpired):
-        gateway.proc.wait(_JAVA_SECONDS)
-    SparkContext._gateway = SparkContext._jvm = None

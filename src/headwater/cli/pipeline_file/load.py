@@ -150,7 +150,9 @@ def _source(source: Source, pipeline: str) -> ChangesSettings:
 def _sink(sink: AnySink, base: FilePath) -> SinkSettings:
     match sink:
         case PostgresSink():
-            return PostgresSinkSettings(name=sink.name, url=sink.url, create_tables=sink.create_tables)
+            return PostgresSinkSettings(
+                name=sink.name, url=sink.url, create_tables=sink.create_tables, schema_changes=sink.schema_changes
+            )
         case ParquetSink():
             return ParquetSinkSettings(name=sink.name, path=_place(sink.path, base))
         case ConsoleSink():

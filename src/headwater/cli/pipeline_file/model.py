@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
-from headwater.spark.settings import MIB, LaneRule, SlotLossRule, SnapshotRule
+from headwater.spark.settings import MIB, LaneRule, SchemaChanges, SlotLossRule, SnapshotRule
 
 
 def _read_size(value: Toml) -> Toml:
@@ -66,6 +66,7 @@ class PostgresSink(Section):
     name: str = "postgres"
     url: str
     create_tables: bool = True
+    schema_changes: SchemaChanges = SchemaChanges.EVOLVE
 
 
 class ParquetSink(Section):

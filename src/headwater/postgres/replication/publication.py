@@ -195,11 +195,11 @@ def plan(wanted: Publication, chosen: Sequence[Table], found: Found | None, tabl
 
 
 def publish_tables(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Put tables into a publication that does not hold them, one by one; returns those that could not be, with the reason."""
+    """Put tables into a publication that does not hold them; returns those that could not be, with the reason."""
     failed: dict[tuple[str, str], str] = {}
     published = find_publication(connection, name)
     if published is None:
-        return dict.fromkeys(tables, f"publication {name!r} does not exist any more; start the pipeline again to have it made")
+        return dict.fromkeys(tables, f"publication {name!r} does not exist any more; create it again")
     listed = list_tables(connection)
     known = {(table.schema, table.name): table for table in listed}
     for key in tables:

@@ -49,7 +49,7 @@ class Metrics(Collector):
 
     def _of_run(self, report: Report) -> Iterator[Metric]:
         rows = [((("table", name),), float(table.changes)) for name, table in report.tables.items()]
-        yield self._counter("rows", "Changes and rows delivered to every sink since the run began.", rows)
+        yield self._counter("rows", "Changes of the stream delivered to every sink since the run began.", rows)
         outcomes = [
             ((("sink", name), ("outcome", outcome)), float(count))
             for name, sink in report.sinks.items()

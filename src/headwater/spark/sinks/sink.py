@@ -14,8 +14,8 @@ class Loading:
     """What a batch has of tables that are read as a whole, besides the changes of others.
 
     The rows are those of the pieces from `first` to before `last` of an attempt; none when the attempt has died since, for
-    then another one begins the same tables anew. With `is_complete` all pieces of the attempt have been delivered, in earlier
-    batches: its rows take the place of what the tables held, and their changes go on from `position`.
+    then another one begins the same tables anew. With `is_complete` all pieces of the attempt have been delivered, in
+    earlier batches: its rows take the place of what the tables held, and their changes go on from `position`.
 
     A sink that holds tables keeps the rows of an attempt aside until then, so that no row of a dead attempt stays.
     """

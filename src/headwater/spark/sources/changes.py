@@ -27,6 +27,7 @@ from headwater.model import Lineage, Lsn, Position, Snapshot, SnapshotRead
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.cut import joined
+from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.types import PgType, Types
@@ -44,7 +45,7 @@ from headwater.spark.sources.log import ChangeLog, write_mark
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.options import Options, parse_options
 from headwater.spark.sources.protect import Protection
-from headwater.spark.sources.reading import read_piece
+from headwater.spark.sources.reading import close_kept, read_piece
 from headwater.spark.sources.step import Step, step_between
 from headwater.spark.sources.table import table_schema, to_table
 from headwater.spark.sources.wanted import Wanted
@@ -217,6 +218,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._loader is not None:
             self._loader.close()
             self._loader = None
+        close_kept()
 
     def _next(self, offset: Offset, log: ChangeLog, limit: ReadLimit) -> Offset | None:
         """The end of the next batch, if there is anything to deliver or to log."""
@@ -287,9 +289,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._guard.check(batch)
         layouts = self._layouts_of(batches)
         for laned in split(list(joined(batches, _PIECE_BYTES)), end.lanes, end.rule):
-            own, oids = self._own_types(laned.batch), tables_in(laned.batch).keys()
-            known = tuple(layout for layout in layouts if layout.oid in oids)
-            frame = Frame(laned.lane, laned.key_lane, self_contained(laned.batch), own, log.lineage, known)
+            own, batch = self._own_types(laned.batch), self_contained(laned.batch)
+            oids = tables_in(batch).keys() if layouts else ()
+            known = tuple((relation, layout) for relation, layout in layouts if layout.oid in oids)
+            frame = Frame(laned.lane, laned.key_lane, batch, own, log.lineage, known)
             lanes.setdefault(laned.lane, []).append((laned.batch.changes, pack(frame)))
         return [LanePartition(lane, *zip(*frames, strict=True)) for lane, frames in sorted(lanes.items())]
 
@@ -299,10 +302,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         types, builtin = self._types.of(batch), Types.builtin()
         return () if types is builtin else tuple(type_ for oid, type_ in types.items() if builtin.get(oid) != type_)
 
-    def _layouts_of(self, batches: list[Batch]) -> tuple[Layout, ...]:
+    def _layouts_of(self, batches: list[Batch]) -> list[tuple[Relation, Layout]]:
         """How columns are numbered: only who takes the server's own messages has a use for it."""
         if self._options.shape is not Shape.WIRE:
-            return ()
+            return []
         self._layouts = self._layouts or Layouts(self._options.url)
         return self._layouts.of(batches)
 
@@ -362,6 +365,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._generation, self._since = record.generation, record.since or Lsn(0)
         if offset.generation == self._generation:
             return offset
+        if offset.slot != self._options.slot:
+            self._refuse_foreign(offset)
         tables = self._loads.enlist()
         since = Position(self._since, 0)
         begun = self._offset_at(since, tables, self._generation)

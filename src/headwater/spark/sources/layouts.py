@@ -14,13 +14,12 @@ import numpy as np
 
 from headwater.capture.tables import Name
 from headwater.postgres.connect import connect_sync, translated
-from headwater.postgres.replication.batch import Batch
-from headwater.postgres.replication.cut import Index, big_endian
+from headwater.postgres.replication.batch import Batch, tags_of
+from headwater.postgres.replication.cut import big_endian
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.replication.pgoutput import parse_relation
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
 from headwater.spark.frame import Layout, LayoutColumn
-from headwater.spark.sources.lanes import self_contained
 
 SQL: Final = load("headwater.capture", "sql/layouts.sql")
 
@@ -89,7 +88,11 @@ class _Read:
     layout: Layout
     newest_xid: int
 
-    def is_as_of(self, xid: int) -> bool:
+    def layout_at(self, xids: Iterable[int]) -> Layout:
+        """What it tells of changes that some transactions have made."""
+        return self.layout if all(map(self._is_as_of, xids)) else _weakened(self.layout)
+
+    def _is_as_of(self, xid: int) -> bool:
         """Whether no later transaction than this one has touched a column, as far as ids tell."""
         return not self.newest_xid or (xid - self.newest_xid) % _XIDS < _HALF
 
@@ -104,7 +107,7 @@ class Layouts:
         self._url = url
         self._read: dict[bytes, _Read | None] = {}
 
-    def of(self, batches: Iterable[Batch]) -> tuple[Layout, ...]:
+    def of(self, batches: Iterable[Batch]) -> list[tuple[Relation, Layout]]:
         described: dict[bytes, list[int]] = {}
         again: set[bytes] = set()
         for batch in batches:
@@ -114,8 +117,8 @@ class Layouts:
                     again.add(message)
         if again:
             self._look(again)
-        found = ((self._read[message], xids) for message, xids in described.items())
-        return tuple(read.layout for read, xids in found if read is not None and all(map(read.is_as_of, xids)))
+        found = ((parse_relation(message), self._read[message], xids) for message, xids in described.items())
+        return [(relation, read.layout_at(xids)) for relation, read, xids in found if read is not None]
 
     def _look(self, messages: Iterable[bytes]) -> None:
         relations = {message: parse_relation(message) for message in messages}
@@ -138,6 +141,12 @@ def read_layouts(url: str, tables: Iterable[Name]) -> Mapping[Name, Layout]:
     return {(table.schema, table.name): table.layout for table in read_catalog(url, (), tables)}
 
 
+def _weakened(layout: Layout) -> Layout:
+    """What holds of a layout whatever has happened since: that a column may be NULL harms nobody who hears of it early."""
+    columns = (LayoutColumn(None, c.name, c.type_oid, c.typmod, c.type_name, not_null=c.not_null) for c in layout.columns)
+    return Layout(layout.oid, tuple(columns))
+
+
 def _list_layouts(oids: Sequence[int], tables: Sequence[Name]) -> Statement[CatalogTable]:
     schemas, names = [schema for schema, _ in tables], [name for _, name in tables]
     return SQL["list_layouts"].bind(CatalogTable, oids=oids, schemas=schemas, names=names)
@@ -148,12 +157,12 @@ def _described(batch: Batch) -> Iterator[tuple[bytes, int, bool]]:
 
     The last says whether the description is part of the batch, and not from before.
     """
-    index = Index.of(batch)
-    begins = np.flatnonzero(index.tags == ord("B"))
+    tags = tags_of(batch.data, batch.bounds)
+    begins = np.flatnonzero(tags == ord("B"))
     xids = big_endian(batch.data, batch.bounds[begins] + _XID_AT, 4).tolist()
     lead = batch.begin.xid if batch.begin is not None else (xids[0] if xids else 0)
-    for message in self_contained(batch).relations.values():
+    for message in batch.relations.values():
         yield message, lead, False
-    for at in np.flatnonzero(index.tags == ord("R")).tolist():
+    for at in np.flatnonzero(tags == ord("R")).tolist():
         number = int(np.searchsorted(begins, at)) - 1
         yield b"R" + bytes(batch.message(at)[1 + batch.xid_bytes :]), lead if number < 0 else xids[number], True

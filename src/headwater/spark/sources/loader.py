@@ -162,9 +162,7 @@ class Loader:
         self._tables, self._looked = self._store.tables(), time.monotonic()
         return self._tables
 
-    def _request_strayed(
-        self, listed: Sequence[PipelineTable], tables: Sequence[Table], published: Found | None
-    ) -> None:
+    def _request_strayed(self, listed: Sequence[PipelineTable], tables: Sequence[Table], published: Found | None) -> None:
         """Have tables read again that somebody took out of the publication, or dropped and made anew."""
         there = {(table.schema, table.name): table for table in tables}
         for one in listed:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -63,10 +62,9 @@ def _rows(partition: PiecePartition, url: str, query: str) -> Iterator[pa.Record
     import adbc_driver_manager
     from adbc_driver_postgresql import StatementOptions  # type: ignore[import-untyped] # it has no types
 
-    connection, is_done = None, False
+    is_done = False
     try:
-        connection = _begun(url)
-        with closing(connection.cursor()) as cursor:
+        with closing(_kept.begin(complete(url)).cursor()) as cursor:
             cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_CHUNK_BYTES)})
             cursor.executescript(import_snapshot(partition.exported).query.as_string())
             cursor.execute(query)
@@ -76,38 +74,61 @@ def _rows(partition: PiecePartition, url: str, query: str) -> Iterator[pa.Record
     except adbc_driver_manager.Error as exc:
         raise _translated(exc, partition, url) from exc
     finally:
-        if connection is not None and not is_done:
-            _kept.cache_clear()
-            connection.close()
+        if not is_done:
+            _kept.close()
 
 
-def _begun(url: str) -> Any:
-    """A connection with a transaction that can take a snapshot over; a kept one may have died since it was last used."""
-    import adbc_driver_manager
+class _Kept:
+    """The connection of this process to a source. No transaction is open on it between two pieces.
 
-    try:
-        return _begin(_kept(url))
-    except adbc_driver_manager.Error:
-        _kept.cache_clear()
-        return _begin(_kept(url))
+    Connecting takes ADBC longer than some pieces, for it asks for all types there are, and Spark's Python workers serve many
+    tasks.
+    """
+
+    def __init__(self) -> None:
+        self._conninfo = ""
+        self._connection: Any = None
+
+    def begin(self, conninfo: str) -> Any:
+        """The connection, with a transaction that can take a snapshot over; a kept one may have died meanwhile."""
+        import adbc_driver_manager
+
+        if self._connection is not None and self._conninfo == conninfo:
+            try:
+                return _begun(self._connection)
+            except adbc_driver_manager.Error:
+                self.close()
+        self.close()
+        self._conninfo, self._connection = conninfo, _connected(conninfo)
+        return _begun(self._connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
 
-def _begin(connection: Any) -> Any:
-    with closing(connection.cursor()) as cursor:
-        cursor.executescript("begin transaction isolation level repeatable read, read only")
-    return connection
+_kept = _Kept()
 
 
-# Connecting takes ADBC longer than some pieces: it asks for all types there are. Spark's Python workers serve many tasks.
-@lru_cache(maxsize=1)
-def _kept(url: str) -> Any:
-    """The connection of this process to a source; no transaction is open on it between two pieces."""
+def close_kept() -> None:
+    """Hang up, if this process has read any piece."""
+    _kept.close()
+
+
+def _connected(conninfo: str) -> Any:
     from adbc_driver_postgresql import dbapi
 
-    connection = dbapi.connect(complete(url), autocommit=True)
+    connection = dbapi.connect(conninfo, autocommit=True)
     with closing(connection.cursor()) as cursor:
         for statement in SESSION:
             cursor.executescript(statement)
+    return connection
+
+
+def _begun(connection: Any) -> Any:
+    with closing(connection.cursor()) as cursor:
+        cursor.executescript("begin transaction isolation level repeatable read, read only")
     return connection
 
 

@@ -283,10 +283,26 @@ def test_a_table_that_takes_the_name_of_another_is_in_its_lane(rule, lanes):
 def test_a_table_that_is_only_described_again_is_no_barrier():
     """As it is after every reconnection: a replay would be split otherwise than the first time."""
     rows = [write.insert(ORDERS, [str(n), "v"]) for n in range(20)]
-    wider = write.relation(ORDERS, "orders", [("id", 23, -1, True), ("v", 25, -1, False), ("w", 25, -1, False)])
     stream = _transaction(*rows) + _transaction(*rows, lsn=200)
-    stream += [write.begin(300), wider, write.insert(ORDERS, ["1", "v", "w"]), write.commit(300, 305)]
     assert len(_by_lane(batches(stream), 8, LaneRule.KEY)) > 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("id", 23, -1, True), ("v", 25, -1, False), ("w", 25, -1, False)],
+        [("id", 23, -1, True), ("w", 25, -1, False)],
+        [("id", 23, -1, True), ("v", 1043, 14, False)],
+    ],
+)
+def test_a_range_in_which_a_table_gets_other_columns_stays_in_one_lane(columns):
+    """A target is altered once, behind all rows that have the old columns."""
+    rows = [write.insert(ORDERS, [str(n), "v"]) for n in range(20)]
+    stream = _transaction(*rows)
+    described = write.relation(ORDERS, "orders", columns)
+    stream += [write.begin(300), described, write.insert(ORDERS, ["1"] + ["v"] * (len(columns) - 1)), write.commit(300, 305)]
+    found = _by_lane(batches(stream), 8, LaneRule.KEY)
+    assert [len(changes) for changes in found.values()] == [21]
 
 
 def test_a_lane_of_a_lane_keeps_the_positions():

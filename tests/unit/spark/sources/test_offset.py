@@ -32,7 +32,8 @@ LOGGED = (
     '{"version": 1, "system": "7708530643186114187", "slot": "shop", "lsn": "16/B374D848", "ordinal": 5, "timeline": 2, '
     '"lanes": 4, "by": "key", "holds": {"changes": 3, "committed_at": "2026-11-15T21:36:08.120000+00:00", '
     '"tables": {"public.a": 2, "public.b": 1}}, "dropped": [["public", "later"]], "added": [["public", "b"]], '
-    '"generation": "f00", "load": {"attempt": "abc", "tables": [["public", "b"]], "requests": [2], "lsn": "16/B374D840", "ordinal": 1, '
+    '"generation": "f00", "load": {"attempt": "abc", "tables": [["public", "b"]], "requests": [2], '
+    '"lsn": "16/B374D840", "ordinal": 1, '
     '"snapshot": "10:20:10,14", "until": "16/B374D999", "pieces": 9, "delivered": 4, "complete": false}, '
     '"joins": [{"tables": [["public", "a"]], "snapshot": "10:20:10,14", "until": "16/B374D999"}]}'
 )

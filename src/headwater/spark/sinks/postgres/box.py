@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from headwater.model import Position
+from headwater.spark.frame import Layout
 from headwater.spark.letters import Letter, OpenLetter
 from headwater.spark.sinks.postgres.apply import Held, Refused
 from headwater.spark.sinks.postgres.log import TRUNCATE, Arrays, Log
@@ -39,8 +40,18 @@ class Refusal:
 class Run(Protocol):
     """Changes of one table with the same columns, from whatever source."""
 
+    def __len__(self) -> int: ...
+
     @property
     def sent(self) -> Sent: ...
+
+    @property
+    def layout(self) -> Layout | None:
+        """What the table looks like; None if nobody can tell any more, as behind a transform."""
+
+    @property
+    def start(self) -> Position:
+        """Where the first of the changes is."""
 
     def log(self, fit: Fit) -> Log:
         """The changes as a log."""

@@ -74,6 +74,18 @@ class EnvelopeRun:
     rows: Sequence[Row]
     lineage: Lineage
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def layout(self) -> None:
+        """The transform has left no trace of it."""
+        return None
+
+    @property
+    def start(self) -> Position:
+        return self.rows[0].position
+
     def log(self, fit: Fit) -> Log:
         count = len(self.rows)
         names = fit.names

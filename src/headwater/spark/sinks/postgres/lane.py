@@ -7,25 +7,29 @@ one has. Dead letters are in the state database before it commits; should it fai
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headwater.errors import SinkError
 from headwater.model import Lineage, Position
 from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.statements import fetch_sync
 from headwater.spark.letters import Letter, OpenLetter, list_open, save_letters, supersede
-from headwater.spark.sinks.postgres.apply import Halted, Refused, Staging, TableWriter
+from headwater.spark.sinks.postgres.apply import Halted, Refused, TableWriter
 from headwater.spark.sinks.postgres.box import LetterBox, Postponed, Run
+from headwater.spark.sinks.postgres.follow import Follower
 from headwater.spark.sinks.postgres.log import Log
 from headwater.spark.sinks.postgres.positions import check_origin, hold, move_on
 from headwater.spark.sinks.postgres.session import Address, Session, patiently
-from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
+from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table, limit_waiting
 from headwater.spark.sinks.sink import Span, Written
 
 # What a row may be refused for only because another table's is not there yet, and in key lanes another lane's: a foreign
 # key; a unique or exclusion constraint.
 _OTHER_TABLES = ("23503",)
 _OTHER_LANES = ("23503", "23505", "23P01")
+# A replay takes no longer than a change; one that stands in the way has the whole transaction done again.
+_REPLAY_MILLISECONDS = 5_000
 
 
 class Inputs(Protocol):
@@ -70,6 +74,8 @@ class LaneWriter:
     session: Session
     epoch: int
     is_alone: bool
+    # What was done to tables that the source has altered, in sentences.
+    notes: list[str] = field(default_factory=list)
 
     def write(self, inputs: Inputs, span: Span, open_letters: Sequence[OpenLetter]) -> Written:
         """Raises Contended, SinkFenced, SinkUnavailable or SinkError, and has then written nothing."""
@@ -78,19 +84,18 @@ class LaneWriter:
 
         def attempt() -> Written:
             try:
-                return _Attempt(self, inputs, open_letters, is_careful=False).write(span)
+                return self._attempt(inputs, span, open_letters, is_careful=False)
             except (Halted, Postponed):
                 self.session.forget()
-                return _Attempt(self, inputs, open_letters, is_careful=True).write(span)
+                return self._attempt(inputs, span, open_letters, is_careful=True)
 
         return patiently(self.address, self.session, attempt)
 
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    run: Run
-    staging: Staging
-    log: Log
+    def _attempt(self, inputs: Inputs, span: Span, open_letters: Sequence[OpenLetter], *, is_careful: bool) -> Written:
+        follower = Follower(self.address, self.session)
+        written = _Attempt(self, inputs, open_letters, follower, is_careful).write(span)
+        self.notes[:] = follower.report()
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class _Attempt:
     lane: LaneWriter
     inputs: Inputs
     open_letters: Sequence[OpenLetter]
+    follower: Follower
     is_careful: bool
 
     def write(self, span: Span) -> Written:
@@ -109,24 +115,18 @@ class _Attempt:
             session.begin()
             positions = hold(connection, address, self.lane.epoch, inputs.locks, inputs.tables)
             check_origin(address, positions, inputs.lineages)
-            work = {table: pieces for table in inputs.tables if (pieces := self._pieces(table, positions))}
+            work = {table: runs for table in inputs.tables if (runs := inputs.runs(table, positions))}
             boxes = self._apply(work)
             move_on(connection, address, positions, inputs.reached(span.end), span)
             unreadable = inputs.unreadable(positions, address)
             refused = [letter for box in boxes for letter in box.letters()]
             if unreadable or refused:
                 self._save([*unreadable, *refused], boxes)
-        left, letters = sum(len(piece.log) for pieces in work.values() for piece in pieces), len(refused) + len(unreadable)
+            self.follower.request_loads()
+        left, letters = sum(len(run) for runs in work.values() for run in runs), len(refused) + len(unreadable)
         return Written(left - len(refused), inputs.changes - left - len(unreadable), letters)
 
-    def _pieces(self, table: Table, positions: Sequence[LanePosition]) -> list[_Piece]:
-        pieces = []
-        for run in self.inputs.runs(table, positions):
-            fit, staging = self.lane.session.fit(*table, run.sent)
-            pieces.append(_Piece(run, staging, run.log(fit)))
-        return pieces
-
-    def _apply(self, work: dict[Table, list[_Piece]]) -> list[LetterBox]:
+    def _apply(self, work: dict[Table, Sequence[Run]]) -> list[LetterBox]:
         """Write the tables one after the other; one that has to wait for another is tried again after it."""
         passing = _OTHER_LANES if self.inputs.has_key_lanes and not self.lane.is_alone else _OTHER_TABLES
         waiting, failures = deque(work), 0
@@ -135,13 +135,15 @@ class _Attempt:
             table = waiting.popleft()
             is_last = self.lane.is_alone and failures > len(waiting)
             letters = [letter for letter in self.open_letters if (letter.schema, letter.table) == table]
-            box = LetterBox(self.lane.address, work[table][0].run, () if is_last else passing, letters)
+            box = LetterBox(self.lane.address, work[table][0], () if is_last else passing, letters)
             try:
                 with self.lane.session.connection.transaction() if self.is_careful else nullcontext():
-                    self._apply_table(box, work[table])
+                    self._apply_table(table, box, work[table])
             except Postponed:
                 if not self.is_careful:
                     raise
+                # Staging tables that were made for it are gone, and so is what was done to it.
+                self.lane.session.forget()
                 waiting.append(table)
                 failures += 1
                 if failures >= len(waiting) and not self.lane.is_alone:
@@ -151,19 +153,25 @@ class _Attempt:
                 failures = 0
         return boxes
 
-    def _apply_table(self, box: LetterBox, pieces: Sequence[_Piece]) -> None:
-        # A replay holds its letter while it writes to the target: letters have to go before this writes there.
-        outdated = []
-        for piece in pieces:
-            box.run = piece.run
-            outdated += box.outdate(piece.log)
-        if outdated:
-            url = self.lane.address.state_url
-            with translated(url), closing(connect_sync(url)) as state:
-                supersede(state, outdated)
-        for piece in pieces:
-            box.turn_to(piece.run, piece.log)
-            TableWriter(self.lane.session.connection, piece.staging, box, self.is_careful).apply(piece.log)
+    def _apply_table(self, table: Table, box: LetterBox, runs: Sequence[Run]) -> None:
+        """Write the runs one after the other: each may find the table as the one before has left it, and alter it."""
+        for run in runs:
+            fit, staging = self.follower.fit(table, run)
+            log = run.log(fit)
+            box.run = run
+            self._end_letters(box.outdate(log), is_first=run is runs[0])
+            box.turn_to(run, log)
+            TableWriter(self.lane.session.connection, staging, box, self.is_careful).apply(log)
+
+    def _end_letters(self, outdated: Sequence[int], *, is_first: bool) -> None:
+        """Let go of letters before the change is written that makes them pointless."""
+        if not outdated:
+            return
+        with closing(connect_sync(self.lane.address.state_url)) as state, state.transaction():
+            if not is_first:
+                # A replay holds its letter while it writes to the target, and may wait there for what was written already.
+                fetch_sync(state, limit_waiting(_REPLAY_MILLISECONDS))
+            supersede(state, outdated)
 
     def _save(self, letters: Sequence[Letter], boxes: Sequence[LetterBox]) -> None:
         """Keep the letters; those that were outdated at once are never seen as open."""

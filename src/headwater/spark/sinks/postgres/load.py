@@ -18,6 +18,7 @@ from headwater.model import Lineage, Lsn
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.frame import Chunk
 from headwater.spark.letters import Letter, letter_of_read_envelope, letters_of_rows, post_letters
+from headwater.spark.settings import SchemaChanges
 from headwater.spark.sinks.postgres import loading_statements as statements
 from headwater.spark.sinks.postgres.apply import reason_of
 from headwater.spark.sinks.postgres.copy_text import copy_text
@@ -221,8 +222,9 @@ class _Work:
         """How rows go into the table, and where they wait until all are there."""
         if (table, sent) not in self._fits:
             loader = self.loader
-            fit = loader.session.fit_whole(*table, sent)
-            self._fits[table, sent] = fit, loader.make_aside(fit, sent)
+            is_narrow = loader.address.schema_changes is SchemaChanges.IGNORE
+            fit = loader.session.fit_whole(*table, sent, is_narrow=is_narrow)
+            self._fits[table, sent] = fit, loader.make_aside(fit, replace(sent, columns=fit.names))
         return self._fits[table, sent]
 
 

@@ -177,6 +177,10 @@ def empty_target(target: Target) -> Statement[None]:
     return SQL["empty_target"].compose(target=target.identifier)
 
 
+def list_names(target: Target) -> Statement[ConstraintName]:
+    return SQL["list_names"].bind(ConstraintName, table=_quoted(target.schema, target.name))
+
+
 def has_rows(target: Target) -> Statement[bool]:
     return _of(bool, SQL["has_rows"].compose(table=target.identifier))
 
@@ -211,7 +215,7 @@ class SwapStatements:
 
     @property
     def list_names(self) -> Statement[ConstraintName]:
-        return SQL["list_names"].bind(ConstraintName, table=_quoted(self.fit.target.schema, self.fit.target.name))
+        return list_names(self.fit.target)
 
     @property
     def list_not_null(self) -> Statement[str]:

@@ -1,6 +1,6 @@
 """The target made ready for the tables of the source: what is missing is made, and what does not fit is told."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -12,7 +12,9 @@ from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.postgres.types import Types
 from headwater.spark.sinks.postgres import statements
-from headwater.spark.sinks.postgres.target import Misfit, Sent, Target, fit, read_targets
+from headwater.spark.sinks.postgres.evolution import Evolution
+from headwater.spark.sinks.postgres.reshape import Reshaper
+from headwater.spark.sinks.postgres.target import Misfit, Sent, Target, fit, narrowed, read_targets, require_writable
 
 _FULL, _NOTHING = "f", "n"
 
@@ -58,29 +60,46 @@ def is_source(connection: Connection, source_url: str) -> bool:
         return fetch_sync(source, statements.find_place()) == fetch_sync(connection, statements.find_place())
 
 
-def problems(connection: Connection, tables: Sequence[SourceTable], *, creates: bool) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What tables of the target may look like: `creates` if they may be missing, `is_narrow` if they may lack columns.
+
+    Those that are `followed` were the source's once, and are altered when the changes of its new shape come.
+    """
+
+    creates: bool
+    is_narrow: bool = False
+    followed: Container[tuple[str, str]] = ()
+
+
+def problems(connection: Connection, tables: Sequence[SourceTable], expected: Expected) -> Iterator[str]:
     """What stands in the way of writing to the target, each with its remedy. Writes nothing."""
-    targets = _targets(connection, tables)
+    targets, creates = _targets(connection, tables), expected.creates
     for source in tables:
-        target = targets.get((source.table.schema, source.table.name))
+        name = (source.table.schema, source.table.name)
+        target = targets.get(name)
         if target is not None:
-            yield from _misfit(target, source)
+            is_narrow = expected.is_narrow
+            yield from (_unusable(target) if name in expected.followed else _misfit(target, source, is_narrow=is_narrow))
         elif not creates:
             yield f"table {source.table} is missing in the target; create it, or set create_tables = true"
         else:
             yield from _missing_types(connection, source)
 
 
-def require_fit(connection: Connection, tables: Sequence[SourceTable], *, creates: bool) -> None:
+def require_fit(connection: Connection, tables: Sequence[SourceTable], expected: Expected) -> None:
     """Raise Misfit for the first of what stands in the way."""
-    found = list(problems(connection, tables, creates=creates))
+    found = list(problems(connection, tables, expected))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Misfit(f"{found[0]}{more}")
 
 
 def create_missing(connection: Connection, tables: Sequence[SourceTable]) -> None:
-    """Make the tables that are missing, with the primary keys that they have at the source; raises Misfit."""
+    """Make the tables that are missing, with the primary keys that they have at the source; raises Misfit.
+
+    One whose rows the source names by other columns gets a unique index on these.
+    """
     targets = _targets(connection, tables)
     for source in tables:
         schema, name = source.table.schema, source.table.name
@@ -92,6 +111,7 @@ def create_missing(connection: Connection, tables: Sequence[SourceTable]) -> Non
         try:
             execute_sync(connection, statements.create_schema(schema))
             execute_sync(connection, statements.create_table(sql.Identifier(schema, name), columns, key))
+            Reshaper(connection, (schema, name)).follow(Evolution(), source.sent.identity or ())
         except psycopg.errors.InsufficientPrivilege as exc:
             user = connection.info.user
             raise Misfit(
@@ -104,9 +124,16 @@ def _targets(connection: Connection, tables: Sequence[SourceTable]) -> dict[tupl
     return read_targets(connection, [(source.table.schema, source.table.name) for source in tables])
 
 
-def _misfit(target: Target, source: SourceTable) -> Iterator[str]:
+def _misfit(target: Target, source: SourceTable, *, is_narrow: bool) -> Iterator[str]:
     try:
-        fit(target, source.sent, Types.builtin())
+        fit(target, narrowed(target, source.sent) if is_narrow else source.sent, Types.builtin())
+    except Misfit as misfit:
+        yield str(misfit)
+
+
+def _unusable(target: Target) -> Iterator[str]:
+    try:
+        require_writable(target)
     except Misfit as misfit:
         yield str(misfit)
 

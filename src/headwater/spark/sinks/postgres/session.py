@@ -19,10 +19,12 @@ from headwater.postgres.catalog import load_types
 from headwater.postgres.connect import Connection, connect_sync, describe, is_passing
 from headwater.postgres.statements import execute_sync
 from headwater.postgres.types import Types
+from headwater.spark.frame import Layout
+from headwater.spark.settings import SchemaChanges
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.apply import Staging, reason_of
 from headwater.spark.sinks.postgres.statements import table_statements
-from headwater.spark.sinks.postgres.target import Fit, Misfit, Sent, Target, fit, read_targets
+from headwater.spark.sinks.postgres.target import Fit, Misfit, Sent, Target, fit, narrowed, read_targets
 
 Result = TypeVar("Result")
 
@@ -38,13 +40,18 @@ _STALE = "42"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Which sink of which pipeline, where it writes to, and how long it waits for that to come back."""
+    """Which sink of which pipeline, where it writes to, and how long it waits for that to come back.
+
+    `schema_changes` is what it does when tables are altered at the source.
+    """
 
     pipeline: str
     sink: str
     url: str = field(repr=False)
     state_url: str = field(repr=False)
     patience: timedelta
+    source_url: str = field(default="", repr=False)
+    schema_changes: SchemaChanges = SchemaChanges.EVOLVE
 
 
 class Session:
@@ -53,18 +60,27 @@ class Session:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: Connection | None = None
-        self._fits: dict[tuple[str, str, Sent], tuple[Fit, Staging]] = {}
+        self._fits: dict[tuple[str, str, Sent, Layout | None], tuple[Fit, Staging]] = {}
+        # How many staging tables there may be, by their numbers.
+        self._made = 0
 
     @property
     def connection(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._fits.clear()
+            self.forget()
             self._connection = open_target(self._url)
         return self._connection
 
     def forget(self) -> None:
         """A transaction was undone, and with it the staging tables that were made in it."""
         self._fits.clear()
+        self._made = 0
+
+    def forget_table(self, schema: str, table: str) -> None:
+        """A table may have been altered: what was learned of it is void."""
+        for key in [key for key in self._fits if key[:2] == (schema, table)]:
+            _, staging = self._fits.pop(key)
+            execute_sync(self.connection, staging.statements.drop_staging)
 
     def begin(self) -> None:
         """A transaction has begun: staging tables are empty again, and no constraint waits for its end."""
@@ -72,25 +88,35 @@ class Session:
         for _, staging in self._fits.values():
             staging.is_used = False
 
-    def fit(self, schema: str, table: str, sent: Sent) -> tuple[Fit, Staging]:
-        """How changes go into a table, and where they are staged; raises Misfit."""
-        known = self._fits.get((schema, table, sent))
+    def known(self, schema: str, table: str, sent: Sent, layout: Layout | None) -> tuple[Fit, Staging] | None:
+        """How such changes went into a table before; None if that is not known, or may be otherwise by now."""
+        return self._fits.get((schema, table, sent, layout))
+
+    def fit(
+        self, schema: str, table: str, sent: Sent, layout: Layout | None = None, *, is_narrow: bool = False
+    ) -> tuple[Fit, Staging]:
+        """How changes go into a table, and where they are staged; raises Misfit.
+
+        If it `is_narrow`, columns that the target does not have are left out.
+        """
+        known = self.known(schema, table, sent, layout)
         if known is not None:
             return known
         connection = self.connection
-        found = self.fit_whole(schema, table, sent)
-        made = table_statements(found.target.identifier, f"headwater_{len(self._fits)}", found.columns, found.key)
+        found = self.fit_whole(schema, table, sent, is_narrow=is_narrow)
+        made = table_statements(found.target.identifier, f"headwater_{self._made}", found.columns, found.key)
         execute_sync(connection, made.drop_staging)
         execute_sync(connection, made.create_staging)
-        self._fits[schema, table, sent] = found, Staging(made)
-        return self._fits[schema, table, sent]
+        self._made += 1
+        self._fits[schema, table, sent, layout] = found, Staging(made)
+        return self._fits[schema, table, sent, layout]
 
-    def fit_whole(self, schema: str, table: str, sent: Sent) -> Fit:
+    def fit_whole(self, schema: str, table: str, sent: Sent, *, is_narrow: bool = False) -> Fit:
         """How the rows of a whole table go into it, as it is now; raises Misfit."""
         target = read_targets(self.connection, [(schema, table)]).get((schema, table))
         if target is None:
             raise Misfit(f"table {schema}.{table} is missing in the target; start the pipeline again to have it made")
-        return fit(target, sent, self._types(target))
+        return fit(target, narrowed(target, sent) if is_narrow else sent, self._types(target))
 
     def _types(self, target: Target) -> Types:
         own = {column.type_oid for column in target.columns} - set(Types.builtin())

@@ -1,7 +1,8 @@
 """The sink that keeps tables of another PostgreSQL equal to those of the source, each change exactly once."""
 
-from collections.abc import Sequence
-from contextlib import closing
+import logging
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, when
 
+from headwater.capture.tables import prepare_tables
 from headwater.errors import HeadwaterError, SettingsError, SinkError
 from headwater.model import Lineage, Op
 from headwater.postgres.catalog import read_server
@@ -16,13 +18,16 @@ from headwater.postgres.connect import Connection, connect_sync, translate, tran
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import fetch_sync
 from headwater.spark.letters import Letter, OpenLetter, frame_of, is_attempt_of, list_open, prepare_letters
-from headwater.spark.settings import PostgresSinkSettings
+from headwater.spark.settings import PostgresSinkSettings, SchemaChanges
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.envelope import Envelopes
+from headwater.spark.sinks.postgres.follow import Follower, find_followed
 from headwater.spark.sinks.postgres.lane import Inputs, replay_change
 from headwater.spark.sinks.postgres.loading_statements import list_attempts
 from headwater.spark.sinks.postgres.prepare import (
+    Expected,
+    SourceTable,
     create_missing,
     is_source,
     problems,
@@ -31,11 +36,15 @@ from headwater.spark.sinks.postgres.prepare import (
     require_fit,
 )
 from headwater.spark.sinks.postgres.session import Address, Session, open_target, patiently
+from headwater.spark.sinks.postgres.statements import Table
 from headwater.spark.sinks.postgres.swap import TableSwapper
 from headwater.spark.sinks.postgres.target import Misfit
 from headwater.spark.sinks.postgres.task import LOADED_LANE, OUTCOME, WriteTask, total
 from headwater.spark.sinks.postgres.wire import Frames
 from headwater.spark.sinks.sink import Loading, Span, Written
+from headwater.spark.sources.layouts import read_layouts
+
+_log = logging.getLogger(__name__)
 
 # About as long as a server takes to restart, or a standby to be promoted.
 _PATIENCE = timedelta(seconds=30)
@@ -64,7 +73,9 @@ class PostgresSink:
         patience: timedelta = _PATIENCE,
     ) -> None:
         self._settings, self._source_url, self._tables = settings, source_url, tuple(tables)
-        self._address = Address(pipeline, settings.name, settings.url, state_url, patience)
+        self._address = Address(
+            pipeline, settings.name, settings.url, state_url, patience, source_url, settings.schema_changes
+        )
         self._lineage = lineage
         self._session = Session(settings.url)
         self._epoch = 0
@@ -84,7 +95,7 @@ class PostgresSink:
             with translated(self._settings.url), closing(open_target(self._settings.url)) as connection:
                 if is_source(connection, self._source_url):
                     return [_ITSELF]
-                return list(problems(connection, source, creates=self._settings.create_tables))
+                return list(problems(connection, source, self._expected(connection, source)))
         except HeadwaterError as error:
             return [str(error)]
         except psycopg.Error as exc:
@@ -92,8 +103,10 @@ class PostgresSink:
 
     def open(self) -> None:
         prepare_letters(self._address.state_url)
+        prepare_tables(self._address.state_url)
         source = read_source(self._source_url, self._tables)
         self._lineage = self._lineage or self._source_lineage()
+        layouts = read_layouts(self._source_url, _names(source)) if self._settings.schema_changes.follows else {}
 
         def prepare() -> int:
             connection = self._session.connection
@@ -101,8 +114,9 @@ class PostgresSink:
                 raise Misfit(_ITSELF)
             migrate(connection, Component.of("headwater.spark.sinks.postgres"))
             with connection.transaction():
-                require_fit(connection, source, creates=self._settings.create_tables)
+                require_fit(connection, source, self._expected(connection, source))
                 create_missing(connection, source)
+                Follower(self._address, self._session).take_over(layouts)
                 return self._take_epoch(connection)
 
         self._epoch = patiently(self._address, self._session, prepare)
@@ -147,7 +161,19 @@ class PostgresSink:
         self, batch: DataFrame, shape: Shape, span: Span, letters: tuple[OpenLetter, ...], *, is_alone: bool
     ) -> tuple[Written | None, Written]:
         task = WriteTask(self._address, self._epoch, shape, span, letters, self._opened_lineage, is_alone)
-        return total(self.name, batch.mapInArrow(task, OUTCOME).collect())
+        outcomes = batch.mapInArrow(task, OUTCOME).collect()
+        for note in (note for row in outcomes if row["notes"] for note in row["notes"].splitlines()):
+            _log.warning("sink %s: %s", self.name, note, extra={"pipeline": self._address.pipeline, "sink": self.name})
+        return total(self.name, outcomes)
+
+    def _expected(self, connection: Connection, source: Sequence[SourceTable]) -> Expected:
+        rule, creates = self._settings.schema_changes, self._settings.create_tables
+        followed: Collection[Table] = ()
+        if rule.follows:
+            # A check may come before the first run, which makes the table of layouts.
+            with suppress(psycopg.errors.UndefinedTable):
+                followed = find_followed(connection, self._address, _names(source)).keys()
+        return Expected(creates, is_narrow=rule is SchemaChanges.IGNORE, followed=followed)
 
     def _prepare_load(self, loading: Loading) -> Written:
         """What comes before the rows of a batch: a new attempt is begun, or one that is complete swapped in."""
@@ -207,6 +233,10 @@ def _in_lanes(batch: DataFrame) -> DataFrame:
     parted = batch.repartition(lanes, "schema", "table", when(is_read, col("ordinal")))
     read_table = [when(is_read, col(name)) for name in ("schema", "table")]
     return parted.sortWithinPartitions(is_read, *read_table, "commit_lsn", "ordinal")
+
+
+def _names(source: Sequence[SourceTable]) -> list[Table]:
+    return [(one.table.schema, one.table.name) for one in source]
 
 
 def _row(letter: Letter) -> dict[str, object]:

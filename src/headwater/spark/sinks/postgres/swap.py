@@ -5,6 +5,7 @@ goes what the source does not have, then what differs is written, and nothing el
 halving, and become dead letters. Tables that stand in each other's way by foreign keys are tried in turn.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -22,15 +23,20 @@ from headwater.postgres.statements import Statement, execute_sync, fetch_sync
 from headwater.postgres.types import Types
 from headwater.spark.frame import Chunk
 from headwater.spark.letters import Letter, OpenLetter, letters_of_rows, list_open, post_letters, read_id, supersede
+from headwater.spark.settings import SchemaChanges
 from headwater.spark.sinks.postgres import loading_statements as statements
 from headwater.spark.sinks.postgres.apply import reason_of
+from headwater.spark.sinks.postgres.follow import Follower
 from headwater.spark.sinks.postgres.loading_statements import Load, PieceOrigin, Range, SwapStatements, Tid
 from headwater.spark.sinks.postgres.positions import hold
-from headwater.spark.sinks.postgres.prepare import SourceTable, create_missing, require_fit
+from headwater.spark.sinks.postgres.prepare import Expected, SourceTable, create_missing, require_fit
 from headwater.spark.sinks.postgres.session import Address, Session, patiently
 from headwater.spark.sinks.postgres.statements import limit_waiting
 from headwater.spark.sinks.postgres.target import Sent, Target, read_targets
 from headwater.spark.sinks.sink import Loading, Written
+from headwater.spark.sources.layouts import read_layouts
+
+_log = logging.getLogger(__name__)
 
 # Data exceptions, violated constraints, and two rows that are merged into one.
 _ROW_IS_WRONG = ("22", "23", "21000")
@@ -75,21 +81,33 @@ class TableSwapper:
     def begin(self, loading: Loading, source: Sequence[SourceTable], *, creates: bool) -> None:
         """Get ready for an attempt: make tables that are missing, and let go of attempts that have died.
 
-        One that is swapped in already is left alone.
+        Tables that follow the source are brought to the shape in which they are read. An attempt that is swapped in already
+        is left alone.
         """
+        rule = self.address.schema_changes
+        tables = [(one.table.schema, one.table.name) for one in source]
+        layouts = read_layouts(self.address.source_url, tables) if rule.follows else {}
 
         def work() -> None:
             connection, address = self.session.connection, self.address
+            follower = Follower(address, self.session)
             with connection.transaction():
                 positions = hold(connection, address, self.epoch, [_LOCK], loading.tables)
                 if any(one.attempt == loading.attempt for one in positions):
                     return
-                require_fit(connection, source, creates=creates)
+                require_fit(connection, source, Expected(creates, is_narrow=rule is SchemaChanges.IGNORE, followed=layouts))
                 create_missing(connection, source)
+                for one in source:
+                    name = (one.table.schema, one.table.name)
+                    if name in layouts:
+                        identity = one.sent.identity or one.sent.key
+                        follower.bring(name, layouts[name], identity, loading.position)
                 for dead in fetch_sync(connection, statements.list_dead_attempts(address, loading.attempt, loading.tables)):
                     self._end_letters(partial(_is_of, dead))
                     self._forget(dead)
                 execute_sync(connection, statements.begin_load(address, loading.attempt, loading.tables))
+            for note in follower.report():
+                _log.warning("sink %s: %s", address.sink, note, extra={"pipeline": address.pipeline, "sink": address.sink})
 
         patiently(self.address, self.session, work)
 

@@ -34,6 +34,7 @@ OUTCOME: Final = StructType(
         StructField("is_load", BooleanType()),
         StructField("failure", StringType()),
         StructField("reason", StringType()),
+        StructField("notes", StringType()),
     ]
 )
 # The lane of rows that hold no changes, but rows of a whole table.
@@ -58,9 +59,10 @@ class WriteTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         changes, loaded = self._parted(batch for batch in batches if batch.num_rows)
         if changes:
-            yield self._outcome(lambda: self._write(pa.Table.from_batches(changes)), is_load=False)
+            notes: list[str] = []
+            yield self._outcome(lambda: self._write(pa.Table.from_batches(changes), notes), notes, is_load=False)
         if loaded is not None:
-            yield self._outcome(lambda: self._load(loaded), is_load=True)
+            yield self._outcome(lambda: self._load(loaded), [], is_load=True)
 
     def _parted(self, batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
         """The changes, and the rows of whole tables, if there are any: those come behind, and are not held all at a time."""
@@ -73,7 +75,7 @@ class WriteTask:
                 return changes, chain([batch.filter(is_load)], batches)
         return changes, None
 
-    def _outcome(self, work: Callable[[], Written], *, is_load: bool) -> pa.RecordBatch:
+    def _outcome(self, work: Callable[[], Written], notes: list[str], *, is_load: bool) -> pa.RecordBatch:
         written, failure, reason = Written(), None, None
         try:
             written = work()
@@ -82,12 +84,13 @@ class WriteTask:
         except SinkError as error:
             failure, reason = next((name for name, kind in _FAILURES.items() if type(error) is kind), _FAILED), error.reason
         outcome = {"changes": [written.changes], "skipped": [written.skipped], "letters": [written.letters]}
-        text = {"failure": pa.array([failure], pa.string()), "reason": pa.array([reason], pa.string())}
+        said = {"failure": failure, "reason": reason, "notes": "\n".join(notes) or None}
+        text = {name: pa.array([word], pa.string()) for name, word in said.items()}
         return pa.RecordBatch.from_pydict({**outcome, "is_load": [is_load], **text})
 
-    def _write(self, rows: pa.Table) -> Written:
+    def _write(self, rows: pa.Table, notes: list[str]) -> Written:
         session = kept_session(self.address.url)
-        writer = LaneWriter(self.address, session, self.epoch, is_alone=self.is_alone)
+        writer = LaneWriter(self.address, session, self.epoch, self.is_alone, notes)
         return writer.write(self._inputs(rows), self.span, self.open_letters)
 
     def _inputs(self, rows: pa.Table) -> Inputs:

@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from psycopg import sql
 
-from headwater.model import Lineage, Position
+from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.replication.columnar import Group, as_sent, decode_columns
-from headwater.postgres.replication.messages import Relation
-from headwater.postgres.types import to_json
-from headwater.spark.frame import Frame
+from headwater.postgres.replication.messages import Relation, RelationColumn
+from headwater.postgres.types import Types, to_json
+from headwater.spark.frame import Frame, Layout, LayoutColumn
 from headwater.spark.letters import Letter, letters_at
 from headwater.spark.sinks.postgres.box import Refusal
 from headwater.spark.sinks.postgres.log import Arrays, Log, Mask, Part, gather, is_before
@@ -36,16 +37,31 @@ class WireRun:
     parts: tuple[Part, ...]
     frames: Sequence[Frame]
 
+    def __len__(self) -> int:
+        return sum(len(part.rows) for part in self.parts)
+
     @property
     def sent(self) -> Sent:
         return sent_of(self.relation)
+
+    @property
+    def layout(self) -> Layout:
+        """As the catalog told it, or if it did not, as far as the stream does."""
+        own = self.frames[self.parts[0].origin]
+        told = next((layout for relation, layout in own.layouts if relation == self.relation), None)
+        return told or _layout(self.relation, own.types)
+
+    @property
+    def start(self) -> Position:
+        return Position(*_first(self.parts[0]))
 
     def log(self, fit: Fit) -> Log:
         return gather(self.parts, fit.names, fit.key)
 
     def keys(self, log: Log, columns: Arrays) -> list[str]:
         types = self.frames[0].types
-        keys = [self.relation.columns[number] for number in log.key]
+        columns_by_name = {column.name: column for column in self.relation.columns}
+        keys = [columns_by_name[log.columns[number]] for number in log.key]
         write = [to_json(types, column.type_oid) for column in keys]
         return [
             json.dumps({c.name: _json(w, text) for c, w, text in zip(keys, write, row, strict=True)}, sort_keys=True)
@@ -156,12 +172,26 @@ def sent_of(relation: Relation) -> Sent:
     return Sent(tuple(column.name for column in columns), identity)
 
 
+def _layout(relation: Relation, types: Types) -> Layout:
+    """What a Relation message tells by itself."""
+    columns = tuple(LayoutColumn(None, c.name, c.type_oid, c.typmod, _own_name(c, types)) for c in relation.columns)
+    return Layout(relation.oid, columns)
+
+
+def _own_name(column: RelationColumn, types: Types) -> str:
+    """The name of a type of the user's own; others have the same number everywhere."""
+    found = types.get(column.type_oid)
+    if found is None or column.type_oid in Types.builtin():
+        return ""
+    return sql.Identifier(found.schema, found.name).as_string()
+
+
 def _json(write: Callable[[str], str], text: str | None) -> object:
     return None if text is None else json.loads(write(text))
 
 
 def _by_shape(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts in order, apart where the table looks different."""
+    """The parts in order, apart where the table looks different, or is another one."""
     run: list[Part] = []
     for part in sorted(parts, key=_first):
         if run and _shape(part.group.relation) != _shape(run[0].group.relation):
@@ -172,10 +202,10 @@ def _by_shape(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield run
 
 
-def _first(part: Part) -> tuple[int, int]:
+def _first(part: Part) -> tuple[Lsn, int]:
     row = part.rows[0]
-    return int(part.group.places.commit_lsn[row]), int(part.group.places.ordinal[row])
+    return Lsn(int(part.group.places.commit_lsn[row])), int(part.group.places.ordinal[row])
 
 
 def _shape(relation: Relation) -> tuple[object, ...]:
-    return relation.identity, tuple((column.name, column.key) for column in relation.columns)
+    return relation.oid, relation.identity, relation.columns

@@ -14,7 +14,7 @@ from headwater.postgres.statements import fetch_sync
 from headwater.spark.frame import Frame
 from headwater.spark.letters import LetterSummary, OpenLetter, find_letter, list_letters, list_open
 from headwater.spark.letters.letter import State
-from headwater.spark.settings import LaneRule, PostgresSinkSettings
+from headwater.spark.settings import LaneRule, PostgresSinkSettings, SchemaChanges
 from headwater.spark.shape import ENVELOPE
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres import PostgresSink, statements
@@ -47,14 +47,14 @@ class Applying:
     def write(self, delivery: Delivery, *, is_alone: bool = False) -> Written:
         """All frames in one task."""
         writer = LaneWriter(self.address, self.session, self.epoch, is_alone)
-        return writer.write(Frames(delivery.frames), delivery.span, self._open_letters())
+        return writer.write(Frames(delivery.frames), delivery.span, self.open_letters())
 
     def write_envelopes(self, delivery: Delivery, transform: Transform = dict) -> Written:
         """The same changes as they come out of a transform, in one task."""
         changes = [transform(dict(zip(ENVELOPE.fieldNames(), envelope_of(c), strict=True))) for c in delivery.changes]
         inputs = Envelopes(changes, delivery.frames[0].lineage, SINK)
         return LaneWriter(self.address, self.session, self.epoch, is_alone=True).write(
-            inputs, delivery.span, self._open_letters()
+            inputs, delivery.span, self.open_letters()
         )
 
     def begin(self, reading: Reading) -> None:
@@ -94,13 +94,13 @@ class Applying:
             assert letter is not None
             self.sink.replay(letter.letter)
 
-    def _open_letters(self) -> list[OpenLetter]:
+    def open_letters(self) -> list[OpenLetter]:
         with closing(connect_sync(self.address.state_url)) as state:
             return list_open(state, PIPELINE, SINK)
 
 
 def build(
-    source: str, target: str, tables: Sequence[str], *, patience: timedelta = PATIENCE, **settings: bool
+    source: str, target: str, tables: Sequence[str], *, patience: timedelta = PATIENCE, **settings: Any
 ) -> PostgresSink:
     """The state is kept at the source."""
     chosen = PostgresSinkSettings(name=SINK, url=target, **settings)
@@ -108,14 +108,21 @@ def build(
 
 
 @contextmanager
-def applying(source: str, target: str, tables: Sequence[str], *, patience: timedelta = PATIENCE) -> Iterator[Applying]:
-    sink = build(source, target, tables, patience=patience)
+def applying(
+    source: str,
+    target: str,
+    tables: Sequence[str],
+    *,
+    patience: timedelta = PATIENCE,
+    rule: SchemaChanges = SchemaChanges.EVOLVE,
+) -> Iterator[Applying]:
+    sink = build(source, target, tables, patience=patience, schema_changes=rule)
     sink.open()
     with closing(connect_sync(target)) as connection:
         (epoch,) = fetch_sync(connection, statements.hold_epoch(PIPELINE, SINK, []))
     session = Session(target)
     try:
-        yield Applying(sink, Address(PIPELINE, SINK, target, source, patience), epoch, session)
+        yield Applying(sink, Address(PIPELINE, SINK, target, source, patience, source, rule), epoch, session)
     finally:
         session.close()
         sink.close()

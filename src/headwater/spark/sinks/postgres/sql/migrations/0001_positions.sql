@@ -28,6 +28,20 @@ create table headwater.sink_position (
 
 comment on table headwater.sink_position is 'How far each table is: all changes before the position are applied; those of a key lane if lanes > 1, else of the whole table. The rows that it began with were read by the attempt.';
 
+create table headwater.sink_layout (
+    pipeline text not null,
+    sink text not null,
+    schema_name text not null,
+    table_name text not null,
+    layout jsonb not null,
+    commit_lsn pg_lsn not null,
+    ordinal integer not null,
+    updated_at timestamptz not null,
+    primary key (pipeline, sink, schema_name, table_name)
+);
+
+comment on table headwater.sink_layout is 'What each table looked like at the source when the target last followed it, from which position on; written in the transaction that alters the target.';
+
 create table headwater.sink_load (
     pipeline text not null,
     sink text not null,

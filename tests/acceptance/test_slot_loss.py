@@ -1,0 +1,307 @@
+"""A slot that is lost: by default the pipeline ends and says so; told to read its tables again, it makes good for the gap.
+
+What was deleted while nothing was kept is the hard part: no change tells of it, and a row that stays at the target is a
+ghost.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.embedded import EmbeddedPostgres
+from headwater.errors import HeadwaterError, SourceError
+from headwater.postgres.connect import connect_sync
+from headwater.spark.pipeline import Pipeline
+from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings, SlotLossRule
+from headwater.spark.sinks.build import build_sinks
+from tests.acceptance.running import (
+    Runner,
+    are_equal,
+    difference,
+    execute,
+    fetch,
+    rows,
+    run_once,
+    running,
+    write_file,
+)
+from tests.servers import fresh_database, postgres_settings
+from tests.waiting import eventually
+
+LONG = os.environ.get("HEADWATER_LONG") == "1"
+KILLS = 20 if LONG else 2
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+
+NAMES = ("item", "entry")
+TABLES = (
+    "create table item (id int primary key, v text not null)",
+    # Without a key, so that a row which is delivered twice is there twice.
+    "create table entry (id int, v text)",
+    "alter table entry replica identity full",
+)
+ROWS = (
+    "insert into item select g, 'first' from generate_series(1, 2000) g",
+    "insert into entry select g, 'first' from generate_series(1, 2000) g",
+)
+# In the slot when it is lost, and written when there is none.
+BEFORE = (
+    "delete from item where id % 10 = 1",
+    "update item set v = 'before' where id % 10 = 2",
+    "delete from entry where id % 10 = 1",
+    "insert into item values (3001, 'before')",
+)
+WITHOUT = (
+    "delete from item where id % 10 = 3",
+    "update item set v = 'without' where id % 10 = 4",
+    "delete from entry where id % 10 = 3",
+    "insert into entry values (3002, 'without')",
+)
+AFTER = (
+    "delete from item where id % 10 = 5",
+    "update item set id = id + 10000 where id % 10 = 6",
+    "insert into entry values (3003, 'after')",
+)
+SWEEP = ("delete from item where id % 100 = {}", "delete from entry where id % 100 = {}")
+MAKE_SLOT = "select pg_create_logical_replication_slot('lossy', 'pgoutput')"
+DROP_SLOT = "select pg_drop_replication_slot('lossy')"
+# What a run says when Spark is there, and it begins with its work.
+STARTED = "pipeline lossy: slot lossy to postgres"
+# What the error of the default policy ends with.
+POLICY = 'set on_slot_loss = "resnapshot" to have all tables read as a whole again'
+
+
+@pytest.fixture
+def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with fresh_database(postgres18.url) as url:
+        execute(url, *TABLES, *ROWS)
+        yield url
+
+
+@pytest.fixture
+def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with fresh_database(postgres18.url) as url:
+        yield url
+
+
+@contextmanager
+def _lost(how: str, source: str) -> Iterator[str]:
+    """Lose the slot, with changes before and after; gives the URL of the source from then on."""
+    execute(source, *BEFORE)
+    match how:
+        case "dropped":
+            execute(source, DROP_SLOT, *WITHOUT)
+            yield source
+        case "made anew":
+            execute(source, DROP_SLOT, *WITHOUT, MAKE_SLOT)
+            yield source
+        case "another server":
+            # Its WAL is far behind that of the first one, so its positions are all lower than what was delivered.
+            with EmbeddedPostgres(postgres_settings(18)) as other:
+                execute(other.url, *TABLES, *ROWS, *BEFORE, *WITHOUT)
+                yield other.url
+
+
+def _settings(directory: Path, source: str, target: str, rule: SlotLossRule) -> PipelineSettings:
+    """The state is kept apart from the source, as it must be when that may be replaced."""
+    tables = tuple(f"public.{name}" for name in NAMES)
+    return PipelineSettings(
+        name="lossy",
+        source=ChangesSettings(url=source, tables=tables, slot="lossy", publication="lossy", on_slot_loss=rule),
+        sinks=(PostgresSinkSettings(name="postgres", url=target),),
+        checkpoint=str(directory / "checkpoints" / "lossy"),
+        state_url=target,
+    )
+
+
+def _write(directory: Path, source: str, target: str, **keys: object) -> None:
+    """The same pipeline as a file."""
+    tables = [f"public.{name}" for name in NAMES]
+    write_file(directory, "lossy", source=source, target=target, top=f'state_url = "{target}"', tables=tables, **keys)
+
+
+def _pipeline(spark: SparkSession, settings: PipelineSettings) -> Pipeline:
+    return Pipeline(spark, settings, build_sinks(settings), Event())
+
+
+def _target_rows(target: str) -> list[list[tuple[object, ...]]]:
+    return [rows(target, name) for name in NAMES]
+
+
+def _wait_until_equal(runner: Runner, source: str, target: str) -> None:
+    def look() -> bool:
+        runner.require_life()
+        return are_equal(source, target, NAMES)
+
+    eventually(look, seconds=120)
+
+
+@pytest.mark.parametrize("how", ["dropped", "made anew", "another server"])
+def test_a_slot_lost_while_stopped_ends_the_run_by_default_and_is_made_good_for_where_that_is_asked_for(
+    how: str,
+    spark: SparkSession,
+    source: str,
+    target: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    execute(source, "select pg_logical_emit_message(false, 'noise', repeat('x', 50000)) from generate_series(1, 200)")
+    _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
+    assert are_equal(source, target, NAMES)
+    before = _target_rows(target)
+    with _lost(how, source) as now:
+        with pytest.raises(SourceError, match="'lossy'") as refused:
+            _pipeline(spark, _settings(tmp_path, now, target, SlotLossRule.FAIL)).run(once=True)
+        assert str(refused.value).endswith(POLICY)
+        assert _target_rows(target) == before
+        settings = _settings(tmp_path, now, target, SlotLossRule.RESNAPSHOT)
+        _pipeline(spark, settings).run(once=True)
+        assert are_equal(now, target, NAMES)
+        (attempts,) = _attempts(target)
+        execute(now, *AFTER)
+        _pipeline(spark, settings).run(once=True)
+        found = difference(now, target, NAMES)
+    record_property("counts", f"slot lost while stopped ({how}): {found}")
+    assert found.is_none
+    # What came after it came by the stream.
+    assert _attempts(target) == [attempts]
+
+
+def _attempts(target: str) -> list[tuple[object, ...]]:
+    return fetch(target, "select array_agg(attempt order by table_name) from headwater.pipeline_table")
+
+
+def test_by_default_a_lost_slot_ends_the_process_with_one_clear_error(source: str, target: str, tmp_path: Path) -> None:
+    _write(tmp_path, source, target)
+    assert run_once(tmp_path).code == 0
+    before = _target_rows(target)
+    execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
+    ended = run_once(tmp_path)
+    assert ended.code == 1
+    errors = [line for line in ended.said.splitlines() if "'lossy'" in line]
+    assert len(errors) == 1, ended.said
+    assert errors[0].endswith(POLICY)
+    assert "Traceback" not in ended.said
+    assert _target_rows(target) == before
+    assert fetch(source, "select from pg_replication_slots where slot_name = 'lossy'") == []
+
+
+@contextmanager
+def _blocked(target: str) -> Iterator[None]:
+    """Nothing can be written to the target: what comes is not confirmed, and the slot stays behind."""
+    with closing(connect_sync(target)) as connection, connection.transaction():
+        connection.execute("lock table item in access exclusive mode")
+        yield
+
+
+def _invalidate(source: str) -> None:
+    """Write WAL until the server gives the slot up."""
+
+    def look() -> bool:
+        execute(source, "select pg_logical_emit_message(false, 'noise', 'x')", "select pg_switch_wal()", "checkpoint")
+        found = fetch(source, "select wal_status from pg_replication_slots where slot_name = 'lossy'")
+        return found == [("lost",)]
+
+    eventually(look, seconds=60)
+
+
+def _generation(target: str) -> object:
+    return fetch(target, "select generation from headwater.pipeline_slot")[0][0]
+
+
+def _has_started_since(runner: Runner, starts: int) -> bool:
+    return runner.log.count(STARTED) > starts
+
+
+def _has_tables(target: str) -> bool:
+    return fetch(target, "select to_regclass('item') is not null and to_regclass('entry') is not null") == [(True,)]
+
+
+def _run(pipeline: Pipeline, errors: list[HeadwaterError]) -> None:
+    try:
+        pipeline.run()
+    except HeadwaterError as exc:
+        errors.append(exc)
+
+
+def test_a_slot_invalidated_while_running_is_made_good_for_also_when_the_recovery_is_killed(
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    choose, errors = random.Random(5), list[HeadwaterError]()
+    small = postgres_settings(18, max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB")
+    with EmbeddedPostgres(small) as server, EmbeddedPostgres(postgres_settings(18)) as other:
+        source, target = server.url, other.url
+        execute(source, *TABLES, *ROWS)
+        failing = _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL))
+        thread = Thread(target=_run, args=[failing, errors])
+        thread.start()
+        eventually(lambda: _has_tables(target) and are_equal(source, target, NAMES), seconds=90)
+        with _blocked(target):
+            execute(source, *BEFORE)
+            _invalidate(source)
+            execute(source, *WITHOUT)
+        thread.join(90)
+        assert [str(error).endswith(POLICY) for error in errors] == [True], errors
+        assert "'lossy' was invalidated" in str(errors[0])
+        assert fetch(target, "select from item where v = 'without'") == []
+        _write(tmp_path, source, target, on_slot_loss="resnapshot")
+        with running(tmp_path) as runner:
+            _wait_until_equal(runner, source, target)
+            lost = _generation(target)
+            with _blocked(target):
+                execute(source, *AFTER)
+                _invalidate(source)
+                execute(source, *(statement.format(99) for statement in SWEEP))
+            eventually(lambda: _generation(target) != lost, seconds=90)
+            for number in range(KILLS):
+                Event().wait(choose.random() * 3)
+                starts = runner.log.count(STARTED)
+                runner.kill()
+                execute(source, *(statement.format(number) for statement in SWEEP))
+                eventually(partial(_has_started_since, runner, starts), seconds=90)
+            _wait_until_equal(runner, source, target)
+            execute(source, "delete from item where id = 8", "insert into entry values (3004, 'later')")
+            _wait_until_equal(runner, source, target)
+            assert runner.stop() == 0
+        found = difference(source, target, NAMES)
+        record_property("counts", f"slot invalidated while running, recovery killed {KILLS} times: {found}")
+        assert found.is_none
+
+
+@pytest.mark.parametrize("kind", ["plugin", "database"])
+def test_a_slot_that_is_not_ours_is_refused_whatever_the_policy_and_stays(
+    kind: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    # The programs of the wheel have no other plugin.
+    server: EmbeddedPostgres = request.getfixturevalue("postgres15" if kind == "plugin" else "postgres18")
+    with fresh_database(server.url) as source, fresh_database(server.url) as target:
+        execute(source, *TABLES, *ROWS)
+        _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
+        before = _target_rows(target)
+        execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
+        if kind == "plugin":
+            execute(source, "select pg_create_logical_replication_slot('lossy', 'test_decoding')")
+            wanted = "slot 'lossy' speaks test_decoding"
+        else:
+            execute(target, MAKE_SLOT)
+            wanted = f"slot 'lossy' belongs to database '{urlsplit(target).path.removeprefix('/')}'"
+        slot = _slot(source)
+        for rule in SlotLossRule:
+            with pytest.raises(SourceError, match=wanted):
+                _pipeline(spark, _settings(tmp_path, source, target, rule)).run(once=True)
+            assert _slot(source) == slot
+            assert _target_rows(target) == before
+
+
+def _slot(source: str) -> tuple[object, ...]:
+    return fetch(source, "select plugin, database, confirmed_flush_lsn from pg_replication_slots where slot_name = 'lossy'")[
+        0
+    ]
