@@ -1,7 +1,7 @@
-"""A primary that dies and a standby that is promoted, with a slot that follows: the pipeline goes on and reads no table again.
+"""A primary dies, and a standby that has a copy of the slot is promoted: the pipeline goes on, and reads no table again.
 
-The standby keeps a copy of the slot (PostgreSQL 17 and later), and the primary shows the slot's reader nothing that the
-standby does not have yet.
+Such copies are kept by standbys of PostgreSQL 17 and later, and the primary shows the slot's reader nothing that the standby
+does not have yet.
 """
 
 import os
@@ -45,10 +45,6 @@ class Pair:
         hosts = f"127.0.0.1:{self.primary.port},127.0.0.1:{self.standby.port}"
         query = f"{parts.query}&target_session_attrs=read-write"
         return parts._replace(netloc=f"postgres:{parts.password}@{hosts}", query=query).geturl()
-
-    def fail_over(self) -> None:
-        self.primary.kill()
-        assert fetch(self.standby.url, "select pg_promote()") == [(True,)]
 
 
 @pytest.fixture
@@ -163,8 +159,9 @@ def test_a_pipeline_goes_on_at_a_promoted_standby_without_loss_and_without_readi
                 readings = _readings(pair.primary.url)
                 eventually(lambda: fetch(pair.standby.url, FOLLOWING), seconds=60)
                 _wait_for_more(runner, target.url)
-                pair.fail_over()
+                pair.primary.kill()
                 before = len(writer.acknowledged)
+                assert fetch(pair.standby.url, "select pg_promote()") == [(True,)]
                 eventually(lambda: len(writer.acknowledged) > before + 100, seconds=60)
                 _wait_for_more(runner, target.url)
             _wait_until_equal(runner, pair.standby.url, target.url)
