@@ -225,12 +225,13 @@ class Pipeline:
         shape, changes, transform = self._shape, batch, self._settings.transform
         if transform is not None:
             changes = apply_transform(batch, transform)
-            if len(self._sinks) > 1:
-                changes = changes.persist()
+        if len(self._sinks) > 1 and (transform is not None or span.loading is not None):
+            # Changes come with the batch; pieces of tables would be read for each sink.
+            changes = changes.persist()
         try:
             return {sink.name: self._timed(sink, changes, shape, span) for sink in self._sinks}
         finally:
-            if changes is not batch:
+            if changes.is_cached:
                 changes.unpersist()
 
     def _timed(self, sink: Sink, changes: DataFrame, shape: Shape, span: Span) -> tuple[Written, float]:

@@ -114,7 +114,7 @@ def _of_sink(pipeline: str, sink: PostgresSinkSettings) -> Iterator[Remnant]:
         )
         asides = _list(connection, SQL["list_asides"].bind(str, **names))
     if positions or epochs or asides:
-        rows = ("forget_positions", "forget_epoch", "forget_loads", "forget_pieces")
+        rows = ("forget_positions", "forget_epoch", "forget_loads", "forget_pieces", "forget_layouts")
         forget = [SQL[name].bind(object, **names) for name in rows]
         drop = [SQL["drop_aside"].compose(name=sql.Identifier(aside)) for aside in asides]
         yield Remnant(

@@ -32,8 +32,8 @@ select headwater.add_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(n
 select headwater.remove_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(name)s::text));
 
 -- name: request_load
--- A table is to be read as a whole, for the reason given.
-select headwater.ask_for_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(name)s::text), 'wanted', false, %(reason)s);
+-- A table is to be read as a whole, for the reason given; not one that was taken out.
+select headwater.request_load(%(pipeline)s, %(schema)s, %(name)s, %(reason)s);
 
 -- name: request_all
 -- Every table that the pipeline follows is to be read as a whole again.

@@ -233,6 +233,12 @@ delete from headwater.sink_piece
  where pipeline = %(pipeline)s
    and sink = %(sink)s;
 
+-- name: forget_layouts
+-- What the tables of the source looked like to the sink.
+delete from headwater.sink_layout
+ where pipeline = %(pipeline)s
+   and sink = %(sink)s;
+
 -- name: drop_publication
 -- Its tables stay as they are.
 drop publication if exists {name};

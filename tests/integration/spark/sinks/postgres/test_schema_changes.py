@@ -161,6 +161,22 @@ def test_alterations_that_the_catalog_has_moved_on_from_end_with_the_table_read_
         assert "altered again" in reasons(database, "item")
 
 
+def test_a_catalog_that_looks_as_it_did_and_has_moved_on_is_not_believed(database, target):
+    """What was written to the renamed column went with it; the one that has its name now never had it."""
+    execute(database, *SETUP)
+    with following(database, target, ["item"]) as pipeline:
+        execute(
+            database,
+            "alter table item rename column w to x",
+            "update item set x = 'gone' where id < 5",
+            "alter table item drop column x",
+            "alter table item add column x varchar(9)",
+            "update item set n = 50 where id = 7",
+        )
+        pipeline.settle()
+        assert_equal(database, target)
+
+
 def test_a_key_that_another_takes_the_place_of_lets_its_values_repeat(database, target):
     execute(database, *SETUP)
     with following(database, target, ["item"]) as pipeline:

@@ -65,9 +65,35 @@ create function headwater.remove_table(pipeline text, name text) returns void
     language sql
     as $$ select headwater.ask_for_table(pipeline, name, 'left', false, 'removed') $$;
 
-create function headwater.snapshot_table(pipeline text, name text) returns void
+create function headwater.request_load(pipeline text, schema_name text, table_name text, why text) returns boolean
     language sql
-    as $$ select headwater.ask_for_table(pipeline, name, 'wanted', false, 'asked for') $$;
+    as $$
+update headwater.pipeline_table as known
+   set state = 'wanted',
+       reason = why,
+       request = known.request + 1,
+       requested_at = now(),
+       retry_at = now(),
+       error = null
+ where known.pipeline = request_load.pipeline
+   and known.schema_name = request_load.schema_name
+   and known.table_name = request_load.table_name
+   and known.state <> 'left'
+returning true;
+$$;
+
+create function headwater.snapshot_table(pipeline text, name text) returns void
+    language plpgsql
+    as $$
+declare
+    parts text[] := parse_ident(name);
+begin
+    if headwater.request_load(pipeline, parts[1], parts[2], 'asked for') is null then
+        raise exception 'pipeline % has no table %', pipeline, name
+            using hint = 'Name it as schema.table, or add it with headwater.add_table.';
+    end if;
+end
+$$;
 
 comment on function headwater.add_table is 'Adds a table, named as schema.table, to a pipeline: it is published, read as a whole, and followed.';
 comment on function headwater.remove_table is 'Takes a table, named as schema.table, out of a pipeline.';
