@@ -63,7 +63,7 @@ def test_runs_once_after_once_deliver_everything_and_say_little(database, target
         second = _headwater(tmp_path, "run", "--once")
     assert second.returncode == 0, second.stderr
     assert _rows(target) == _rows(database)
-    assert all("pipeline shop" in line for line in second.stderr.splitlines()), second.stderr
+    assert all("pipeline=shop" in line for line in second.stderr.splitlines()), second.stderr
 
 
 def test_a_transform_that_does_not_parse_ends_the_run_with_one_line(database, target, tmp_path):

@@ -43,7 +43,7 @@ _INTERVAL_SECONDS = 5.0
 # Short, so that figures are not much older than the interval; what the URL says of it wins.
 _CONNECT_SECONDS = "3"
 # A batch seldom takes a sink that long, unless its target is away.
-_SLOW_SECONDS = 5.0
+_SLOW_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
