@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from headwater.postgres.connect import connect_sync
 from tests.spark import java_home, quick_settings
 from tests.waiting import eventually
 
+# How long a target may take to become equal once nothing is written any more.
+_SETTLE_SECONDS = 120
 _COMMAND = (sys.executable, "-m", "headwater.cli", "run")
 
 
@@ -214,3 +217,15 @@ def difference(source: str, target: str, tables: Sequence[str]) -> Difference:
         ghosts += len(set(found) - set(wanted))
         twice += len(found) - len(set(found))
     return Difference(count, lost, ghosts, twice)
+
+
+def settle(runner: Runner, source: str, target: str, tables: Sequence[str]) -> Difference:
+    """Wait until the target is equal to the source, but not for ever; returns what is different then."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+
+    def look() -> bool:
+        runner.require_life()
+        return are_equal(source, target, tables) or time.monotonic() > deadline
+
+    eventually(look, seconds=2 * _SETTLE_SECONDS)
+    return difference(source, target, tables)

@@ -22,7 +22,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.account import postgres_account, switch_to
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect_sync
-from tests.acceptance.running import Runner, are_equal, difference, execute, fetch, running, write_file
+from tests.acceptance.running import Runner, execute, fetch, running, settle, write_file
 from tests.servers import postgres_settings
 from tests.waiting import eventually
 
@@ -164,10 +164,9 @@ def test_a_pipeline_goes_on_at_a_promoted_standby_without_loss_and_without_readi
                 assert fetch(pair.standby.url, "select pg_promote()") == [(True,)]
                 eventually(lambda: len(writer.acknowledged) > before + 100, seconds=60)
                 _wait_for_more(runner, target.url)
-            _wait_until_equal(runner, pair.standby.url, target.url)
+            found = settle(runner, pair.standby.url, target.url, TABLES)
             assert _readings(pair.standby.url) == readings
             assert runner.stop() == 0
-        found = difference(pair.standby.url, target.url, TABLES)
         lost = len(set(writer.acknowledged) - _delivered(target.url))
         record_property(
             "counts",
@@ -193,11 +192,3 @@ def _wait_for_more(runner: Runner, target: str) -> None:
         return len(_delivered(target)) > before
 
     eventually(look, seconds=90)
-
-
-def _wait_until_equal(runner: Runner, source: str, target: str) -> None:
-    def look() -> bool:
-        runner.require_life()
-        return are_equal(source, target, TABLES)
-
-    eventually(look, seconds=120)

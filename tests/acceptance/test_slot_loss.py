@@ -31,6 +31,7 @@ from tests.acceptance.running import (
     rows,
     run_once,
     running,
+    settle,
     write_file,
 )
 from tests.servers import fresh_database, postgres_settings
@@ -134,14 +135,6 @@ def _pipeline(spark: SparkSession, settings: PipelineSettings) -> Pipeline:
 
 def _target_rows(target: str) -> list[list[tuple[object, ...]]]:
     return [rows(target, name) for name in NAMES]
-
-
-def _wait_until_equal(runner: Runner, source: str, target: str) -> None:
-    def look() -> bool:
-        runner.require_life()
-        return are_equal(source, target, NAMES)
-
-    eventually(look, seconds=120)
 
 
 @pytest.mark.parametrize("how", ["dropped", "made anew", "another server"])
@@ -254,7 +247,7 @@ def test_a_slot_invalidated_while_running_is_made_good_for_also_when_the_recover
         assert fetch(target, "select from item where v = 'without'") == []
         _write(tmp_path, source, target, on_slot_loss="resnapshot")
         with running(tmp_path) as runner:
-            _wait_until_equal(runner, source, target)
+            assert settle(runner, source, target, NAMES).is_none
             lost = _generation(target)
             with _blocked(target):
                 execute(source, *AFTER)
@@ -267,11 +260,10 @@ def test_a_slot_invalidated_while_running_is_made_good_for_also_when_the_recover
                 runner.kill()
                 execute(source, *(statement.format(number) for statement in SWEEP))
                 eventually(partial(_has_started_since, runner, starts), seconds=90)
-            _wait_until_equal(runner, source, target)
+            assert settle(runner, source, target, NAMES).is_none
             execute(source, "delete from item where id = 8", "insert into entry values (3004, 'later')")
-            _wait_until_equal(runner, source, target)
+            found = settle(runner, source, target, NAMES)
             assert runner.stop() == 0
-        found = difference(source, target, NAMES)
         record_property("counts", f"slot invalidated while running, recovery killed {KILLS} times: {found}")
         assert found.is_none
 

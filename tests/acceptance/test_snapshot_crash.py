@@ -19,7 +19,7 @@ import pytest
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import Connection, connect_sync
-from tests.acceptance.running import Runner, are_equal, difference, execute, fetch, kill, running, write_file
+from tests.acceptance.running import execute, fetch, kill, running, settle, write_file
 from tests.servers import postgres_settings
 from tests.waiting import eventually
 
@@ -169,9 +169,8 @@ def test_tables_read_while_everything_is_killed_and_rows_are_deleted_end_equal_t
                         execute(source.url, SWEEP.format(each.table, len(killed) % 40))
                     eventually(partial(_is_read, source.url, each.table), seconds=120)
             names = ["entry", *sizes]
-            _wait_until_equal(runner, source.url, target.url, names)
+            found = settle(runner, source.url, target.url, names)
             assert runner.stop() == 0
-        found = difference(source.url, target.url, names)
         record_property(
             "counts",
             f"snapshot crash: killed {', '.join(killed)}, {in_time} of them in the middle of a reading; {found}, "
@@ -179,11 +178,3 @@ def test_tables_read_while_everything_is_killed_and_rows_are_deleted_end_equal_t
         )
         assert found.is_none
         assert in_time > 0
-
-
-def _wait_until_equal(runner: Runner, source: str, target: str, tables: Sequence[str]) -> None:
-    def look() -> bool:
-        runner.require_life()
-        return are_equal(source, target, tables)
-
-    eventually(look, seconds=120)

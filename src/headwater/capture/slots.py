@@ -42,8 +42,13 @@ def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = N
     """
     record = store.slot()
     found, system = _look(source)
-    if record is None or record.slot != source.slot:
+    if record is None:
         return _make(source, store, system, "")
+    if record.slot != source.slot:
+        raise SlotLost(
+            f"the pipeline was delivered from slot {record.slot!r}, and slot {source.slot!r} knows nothing of that; name "
+            "the old slot again, or have the tables read again"
+        )
     if record.system_identifier != system:
         raise SlotLost(
             f"the source is another server (system identifier {system}, and it was {record.system_identifier}), whose slot "
@@ -71,8 +76,12 @@ def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> None:
     In this order, so that whoever dies on the way leaves tables that are to be read.
     """
     store.request_all(reason)
+    record = store.slot()
     found, system = _look(source)
-    if found is not None:
+    if record is not None and record.slot != source.slot:
+        # What the new name leads to is taken as it is: it was never ours to lose.
+        _log.warning("slot %s: left behind; drop it if nobody reads it", record.slot, extra={"slot": record.slot})
+    elif found is not None:
         _drop(source)
     _make(source, store, system, "")
 

@@ -88,6 +88,11 @@ def open_snapshot(url: str, tables: Sequence[tuple[str, str]], stopping: Event, 
     return OpenSnapshot(holder, taken, until, failed)
 
 
+def lift_timeouts() -> Statement[str]:
+    """For a session that reads for as long as it takes."""
+    return SQL["lift_timeouts"].bind(str)
+
+
 def _pass_fence(connection: Connection, stopping: Event, tell: Callable[[str], None]) -> None:
     """Wait until every transaction that began to write before now has ended."""
     (fence,) = fetch_sync(connection, SQL["fence"].bind(int))
@@ -104,8 +109,7 @@ def _pass_fence(connection: Connection, stopping: Event, tell: Callable[[str], N
 def _lock(connection: Connection, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Begin the transaction, and lock the tables in it; returns those that it could not, with the reason."""
     failed = {}
-    execute_sync(connection, SQL["keep_transaction"].compose())
-    execute_sync(connection, SQL["keep_statements"].compose())
+    fetch_sync(connection, lift_timeouts())
     milliseconds = int(_LOCK_TIMEOUT.total_seconds() * 1000)
     fetch_sync(connection, SQL["limit_locks"].bind(str, milliseconds=milliseconds))
     execute_sync(connection, SQL["begin_reading"].compose())

@@ -3,15 +3,16 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from headwater.capture.tables import Name, PipelineTable, TableStore
-from headwater.errors import HeadwaterError, SourceError
+from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.spark.settings import PipelineSettings
@@ -40,6 +41,9 @@ class LoadingView:
 
     def __exit__(self, *exc_info: object) -> None:
         self._progress.stop()
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, tables: Sequence[PipelineTable]) -> None:
         for table in tables:
@@ -78,16 +82,21 @@ def loading_shown(settings: "PipelineSettings") -> Iterator[None]:
 
 
 def follow_loading(settings: "PipelineSettings", *, wait_for: Sequence[Name]) -> None:
-    """Wait until tables have been read and delivered, showing how far it is; raises SourceError if one cannot be."""
-    store = TableStore(settings.state_url, settings.name)
-    with LoadingView(Console(stderr=True)) as view:
+    """Wait until tables have been read and delivered, showing how far it is, and what is in the way, once."""
+    from headwater.spark.lease import find_holder
+
+    store, told = TableStore(settings.state_url, settings.name), set[str]()
+    if find_holder(settings.state_url, settings.name) is None:
+        typer.echo(f"pipeline {settings.name} does not run; waiting until it does", err=True)
+    with closing(store), LoadingView(Console(stderr=True)) as view:
         while True:
             found = {table.key: table for table in store.tables()}
             view.show(list(found.values()))
             mine = [found[table] for table in wait_for if table in found]
             for table in mine:
-                if table.error is not None:
-                    raise SourceError(f"table {table.schema}.{table.name} cannot be read: {table.error}")
+                if table.error is not None and table.error not in told:
+                    told.add(table.error)
+                    view.say(f"{table.schema}.{table.name} is not read yet: {table.error}")
             if all(table.state != "wanted" for table in mine):
                 return
             time.sleep(_LOOK_SECONDS)

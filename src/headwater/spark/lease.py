@@ -8,6 +8,7 @@ and the run that takes over waits a little longer than that takes.
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event, Thread
 from types import MappingProxyType
@@ -46,6 +47,12 @@ class Holder:
 
     def __str__(self) -> str:
         return f"server process {self.pid}, from {self.machine}"
+
+
+def find_holder(url: str, pipeline: str) -> Holder | None:
+    """Who runs a pipeline, if anybody does."""
+    with translated(url), closing(connect_sync(url)) as connection:
+        return next(iter(fetch_sync(connection, SQL["find_holder"].bind(Holder, pipeline=pipeline))), None)
 
 
 class Lease:

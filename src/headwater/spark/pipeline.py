@@ -87,6 +87,8 @@ class Pipeline:
                     if self._may_run(once=once):
                         self._run(once=once)
                         is_done = once and not self._is_ending
+                        if is_done:
+                            require_all_read(self._settings)
                 except HeadwaterError as exc:
                     failures = 1 if self._reporter.report.rows > delivered else failures + 1
                     self._recover(exc, failures, once=once)
@@ -140,8 +142,12 @@ class Pipeline:
     def _recover(self, error: HeadwaterError, failures: int, *, once: bool) -> None:
         """Do what lets the query be started again after an error, and wait; raises the error if nothing can."""
         if isinstance(error, SlotLost) and self._has_begun:
-            self._renew_slot(error)
-            return
+            try:
+                self._renew_slot(error)
+                return
+            except HeadwaterError as exc:
+                # A server that changes hands loses slots, and may be away for a while.
+                error = exc
         is_limited = once or isinstance(error, PipelineFailed)
         if not error.retryable or not self._has_begun or (is_limited and failures >= _TRIES):
             raise error
@@ -300,6 +306,15 @@ def provide(settings: PipelineSettings) -> None:
     prepare_tables(settings.state_url)
     with closing(TableStore(settings.state_url, settings.name)) as store:
         ensure_slot(_slot(settings), store)
+
+
+def require_all_read(settings: PipelineSettings) -> None:
+    """Raise SourceError if a table that is to be read as a whole could not be."""
+    with closing(TableStore(settings.state_url, settings.name)) as store:
+        left = [table for table in store.tables() if table.state == "wanted" and table.error is not None]
+    if left:
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        raise SourceError(f"table {left[0].schema}.{left[0].name} could not be read: {left[0].error}{more}")
 
 
 def renew(settings: PipelineSettings, reason: str) -> None:

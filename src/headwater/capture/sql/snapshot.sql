@@ -1,9 +1,8 @@
--- name: keep_transaction
--- A transaction that waits for its readers is not idle.
-set idle_in_transaction_session_timeout = 0;
-
--- name: keep_statements
-set statement_timeout = 0;
+-- name: lift_timeouts
+-- A transaction that waits for its readers is not idle, and takes as long as they do. Not all versions know all of these.
+select pg_catalog.set_config(setting.name, '0', false) as value
+  from pg_catalog.pg_settings as setting
+ where setting.name in ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout');
 
 -- name: limit_locks
 -- Before the transaction: a statement that reads would take its snapshot, which has to come after the locks.
@@ -13,7 +12,8 @@ select pg_catalog.set_config('lock_timeout', %(milliseconds)s::text, false) as v
 begin transaction isolation level repeatable read, read only;
 
 -- name: lock_table
-lock table only {table} in access share mode;
+-- With its partitions, which hold the rows.
+lock table {table} in access share mode;
 
 -- name: fence
 -- A transaction id of our own: whatever has one that is less must have ended before a snapshot is taken.
@@ -24,8 +24,9 @@ select pg_catalog.pg_current_xact_id()::text::bigint as xid;
 select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint as xid;
 
 -- name: list_blockers
--- Who runs a transaction that is older than the fence, in any database; prepared ones have no process.
-select format('process %%s (%%s, %%s) since %%s', pid, usename, coalesce(nullif(left(query, 60), ''), state), xact_start) as blocker
+-- Who runs a transaction that is older than the fence, in any database; prepared ones have no process. Not what it runs,
+-- which may hold a secret.
+select format('process %%s (%%s in %%s, %%s) since %%s', pid, usename, datname, state, xact_start) as blocker
   from pg_catalog.pg_stat_activity
  where backend_xid is not null
    and pg_catalog.age(backend_xid) > pg_catalog.age((%(fence)s & 4294967295)::text::xid)

@@ -139,8 +139,8 @@ def save_slot(pipeline: str, record: SlotRecord) -> Statement[object]:
     )
 
 
-def save_confirmed(pipeline: str, confirmed: Lsn) -> Statement[object]:
-    return SQL["save_confirmed"].bind(object, pipeline=pipeline, confirmed=confirmed)
+def save_confirmed(pipeline: str, generation: str, confirmed: Lsn) -> Statement[object]:
+    return SQL["save_confirmed"].bind(object, pipeline=pipeline, generation=generation, confirmed=confirmed)
 
 
 def save_error(pipeline: str, table: Name, error: str, wait: timedelta) -> Statement[object]:

@@ -73,11 +73,12 @@ class TableStore:
     def save_slot(self, record: SlotRecord) -> None:
         self._execute(statements.save_slot(self._pipeline, record))
 
-    def save_confirmed(self, confirmed: Lsn) -> None:
-        self._execute(statements.save_confirmed(self._pipeline, confirmed))
+    def save_confirmed(self, generation: str, confirmed: Lsn) -> None:
+        self._execute(statements.save_confirmed(self._pipeline, generation, confirmed))
 
-    def save_error(self, table: Name, error: str) -> None:
-        self._execute(statements.save_error(self._pipeline, table, error, _RETRY_AFTER))
+    def save_error(self, table: Name, error: str, wait: timedelta = _RETRY_AFTER) -> None:
+        """Say why a table could not be read; it is tried again after a while."""
+        self._execute(statements.save_error(self._pipeline, table, error, wait))
 
     def close(self) -> None:
         if self._connection is not None:

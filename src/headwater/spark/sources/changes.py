@@ -228,7 +228,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._loads.plan(offset)
             # Turn and turn about, so that neither the stream nor the tables that were read wait for long.
             self._held_had_its_turn = not self._held_had_its_turn
-            if self._held_had_its_turn or ahead == log.floor:
+            is_even = offset.load.position == offset.position
+            if self._held_had_its_turn or ahead == log.floor or is_even:
                 return self._next_held(offset, offset.load, log)
             return self._moved(offset, offset, ahead, log)
         planned = offset if self._loads is None else self._loads.plan(offset)
@@ -273,7 +274,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = []
         for batch in batches:
             names = tables_in(batch)
-            left_out = frozenset(oid for oid, called in names.items() if called & step.without)
+            left_out = frozenset(
+                oid for oid, called in names.items() if called & step.without or (step.only and not called & step.only)
+            )
             found = without(batch, left_out | unwanted)
             for join in step.joins:
                 found = None if found is None else unseen(found, _oids(names, join), join.read)

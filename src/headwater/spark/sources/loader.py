@@ -79,7 +79,11 @@ class _Attempt:
 
     def close(self) -> None:
         self._stopping.set()
+        # One that hangs in a lock lets go by itself when it is through.
         self._thread.join(timeout=5)
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self.snapshot is not None:
             self.snapshot.close()
 
@@ -99,6 +103,8 @@ class _Attempt:
         except Exception as exc:  # noqa: BLE001 - whatever ends the thread must reach the planner
             self._failure = exc
         finally:
+            if self._stopping.is_set():
+                self._let_go()
             self.ended.set()
 
     def _open_patiently(self) -> None:
@@ -124,12 +130,12 @@ class _Attempt:
             self.failed |= unreadable(connection, publication, published)
         wanted = [table for table in self._tables if table not in self.failed]
         if wanted:
-            snapshot = open_snapshot(url, wanted, self._stopping, self._tell)
+            self._let_go()
+            self.snapshot = snapshot = open_snapshot(url, wanted, self._stopping, self._tell)
             with translated(url):
                 locked = [table for table in wanted if table not in snapshot.failed]
                 self.readable, failed = describe(snapshot.connection, publication, locked)
             self.failed |= {**snapshot.failed, **failed}
-            self.snapshot = snapshot
 
 
 class Loader:
@@ -140,6 +146,7 @@ class Loader:
         self._attempt: _Attempt | None = None
         self._mine: set[str] = set()
         self._oids: dict[Name, int] = {}
+        self._generation = ""
         self._saved: set[str] = set()
         self._tables: list[PipelineTable] = []
         self._looked = self._found = 0.0
@@ -189,11 +196,13 @@ class Loader:
         """The record of the slot, which is there; raises SlotLost if it is not the one that we knew."""
         options = self._options
         source = SourceSlot(options.url, options.slot, options.publication, options.tables)
-        return ensure_slot(source, self._store, delivered)
+        record = ensure_slot(source, self._store, delivered)
+        self._generation = record.generation
+        return record
 
     def save_confirmed(self, position: Lsn) -> None:
         """Write down how far the slot is about to be confirmed."""
-        self._store.save_confirmed(position)
+        self._store.save_confirmed(self._generation, position)
 
     def plan(self, offset: Offset) -> Offset:
         """The offset with what there is to do next about tables; everything up to `offset` is delivered for good."""
@@ -204,7 +213,7 @@ class Loader:
             self._save_loaded(load)
             return offset
         if load.attempt not in self._mine:
-            return replace(offset, load=self._named(load.tables, load.requests, offset))
+            return self._begin_again(offset, load)
         if load.read is None:
             return self._opened(offset, load)
         self._save_progress(load)
@@ -234,6 +243,15 @@ class Loader:
     def close(self) -> None:
         self._close_attempt()
         self._store.close()
+
+    def _begin_again(self, offset: Offset, load: Load) -> Offset:
+        """Another attempt in place of one that has died, without the tables that it could not read."""
+        self._tables, self._looked = self._store.tables(), time.monotonic()
+        due = {table.key: table.request for table in self._due()}
+        tables = [table for table in load.tables if table in due]
+        dropped = tuple(sorted({*offset.dropped, *(table for table in load.tables if table not in due)}))
+        again = self._named(tables, [due[table] for table in tables], offset) if tables else None
+        return replace(offset, load=again, dropped=dropped)
 
     def _pieces(self, offset: Offset) -> int:
         """How many pieces go into one batch: few, so that other tables do not wait for long, if there are any."""

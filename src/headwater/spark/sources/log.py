@@ -66,8 +66,12 @@ class ChangeLog:
         self._capture = Capture(self._settings)
         self._capture.start()
         if load is not None:
-            self.hold(load)
-            self._catch_up()
+            try:
+                self.hold(load)
+                self._catch_up()
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def lineage(self) -> Lineage:
@@ -98,8 +102,9 @@ class ChangeLog:
         """From now on, keep the changes of an attempt's tables when the stream moves past them."""
         if self._attempt != load.attempt:
             self.release()
-            self._attempt, self._held_tables = load.attempt, frozenset(load.tables)
-            self._held = Held(self._settings.spill_directory)
+            self._attempt, self._held = load.attempt, Held(self._settings.spill_directory)
+        # Fewer than it began with, when some cannot be read.
+        self._held_tables = frozenset(load.tables)
 
     def release(self) -> None:
         """Hold nothing back any more, and forget what was."""

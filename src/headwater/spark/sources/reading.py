@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headwater.capture.pieces import import_snapshot
+from headwater.capture.snapshot import lift_timeouts
+from headwater.capture.tables import TableStore
 from headwater.errors import ConnectionLost, SourceError
 from headwater.postgres.connect import complete, describe
 from headwater.postgres.replication.stream import SESSION
@@ -31,7 +34,7 @@ def read_piece(partition: PiecePartition, options: Options, schema: StructType) 
     """The rows of a piece in the shape that was asked for."""
     piece, first = partition.piece, 0
     names = [column.name for column in piece.relation.columns]
-    for batch in _rows(partition, options.url, piece.query(NATIVE) if options.shape is Shape.TABLE else piece.query()):
+    for batch in _rows(partition, options, piece.query(NATIVE) if options.shape is Shape.TABLE else piece.query()):
         if not batch.num_rows:
             continue
         rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], names)
@@ -58,20 +61,24 @@ def read_piece(partition: PiecePartition, options: Options, schema: StructType) 
             yield chunk_table(chunk, schema)
 
 
-def _rows(partition: PiecePartition, url: str, query: str) -> Iterator[pa.RecordBatch]:
+def _rows(partition: PiecePartition, options: Options, query: str) -> Iterator[pa.RecordBatch]:
+    url = options.url
     import adbc_driver_manager
     from adbc_driver_postgresql import StatementOptions  # type: ignore[import-untyped] # it has no types
 
-    is_done = False
+    is_done = is_joined = False
     try:
         with closing(_kept.begin(complete(url)).cursor()) as cursor:
             cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_CHUNK_BYTES)})
             cursor.executescript(import_snapshot(partition.exported).query.as_string())
+            is_joined = True
             cursor.execute(query)
             yield from cursor.fetch_record_batch()
             cursor.executescript("commit")
         is_done = True
     except adbc_driver_manager.Error as exc:
+        if is_joined and not _is_passing(exc) and options.state_url is not None:
+            _tell(exc, partition, options)
         raise _translated(exc, partition, url) from exc
     finally:
         if not is_done:
@@ -123,6 +130,8 @@ def _connected(conninfo: str) -> Any:
     with closing(connection.cursor()) as cursor:
         for statement in SESSION:
             cursor.executescript(statement)
+        cursor.execute(lift_timeouts().query.as_string())
+        cursor.fetchall()
     return connection
 
 
@@ -132,10 +141,24 @@ def _begun(connection: Any) -> Any:
     return connection
 
 
+def _is_passing(error: Any) -> bool:
+    return not error.sqlstate or error.sqlstate.startswith(_PASSING)
+
+
+def _said(error: Any) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _tell(error: Any, partition: PiecePartition, options: Options) -> None:
+    """A table that the server cannot read is left out of the next attempt, so that the others go on."""
+    relation = partition.piece.relation
+    with closing(TableStore(options.state_url or "", options.pipeline)) as store:
+        store.save_error((relation.schema, relation.name), _said(error), timedelta(minutes=5))
+
+
 def _translated(error: Any, partition: PiecePartition, url: str) -> SourceError:
-    state, table = error.sqlstate or "", partition.piece.relation.table
-    said = str(error).strip().splitlines()[0]
-    if not state or state.startswith(_PASSING):
+    table, said = partition.piece.relation.table, _said(error)
+    if _is_passing(error):
         return ConnectionLost(f"reading {table} from PostgreSQL at {describe(url)} broke off: {said}")
     # Its snapshot has gone with the process or the connection that held it; another attempt takes another.
     return ConnectionLost(f"table {table} cannot be read at its snapshot any more ({said}); it is begun anew")

@@ -336,3 +336,95 @@ def test_after_the_loss_of_the_slot_all_tables_are_read_again_and_nothing_of_the
 def _another(reader: Any, at: dict[str, Any]) -> dict[str, Any] | None:
     end = reader.latestOffset(at, reader.getDefaultReadLimit())
     return None if end == at else end
+
+
+def test_changes_of_a_table_that_could_not_be_read_stay_out_and_replay_alike(shop, monkeypatch):
+    monkeypatch.setattr(snapshot, "_LOCK_TIMEOUT", timedelta(milliseconds=200))
+    pass_fence = snapshot._pass_fence
+    with psycopg.connect(shop) as locker, psycopg.connect(shop, autocommit=True) as connection:
+
+        def lock_then(*arguments: Any) -> None:
+            pass_fence(*arguments)
+            locker.execute("lock table note in access exclusive mode")
+
+        monkeypatch.setattr(snapshot, "_pass_fence", lock_then)
+        replica = Replica()
+        with reading(**_options(shop)) as reader:
+            at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])
+            assert at["dropped"] == [["public", "note"]]
+            locker.rollback()
+            connection.execute("update note set v = 'of a table that is not there yet'")
+            connection.execute("insert into item values (8000, 'held')")
+            at = follow(reader, replica, at, lambda at: at["load"] and position(at["load"]) < position(at))
+            at = follow(reader, replica, at, lambda at: at["load"] and at["load"]["complete"])
+            last = eventually(lambda: _another(reader, at))
+            first_time = [partition.changes for partition in reader.partitions(at, last)]
+        with reading(**_options(shop)) as reader:
+            assert [partition.changes for partition in reader.partitions(at, last)] == first_time == [(1,)]
+            replica.deliver(reader, at, last)
+    assert ("public", "note") not in replica.tables
+    assert (replica.repeated, replica.missed) == ([], [])
+
+
+def test_the_partitions_of_a_table_are_locked_while_it_is_read(any_database):
+    replica = Replica()
+    with psycopg.connect(any_database, autocommit=True) as connection:
+        connection.execute("create table item (id int primary key, v text) partition by range (id)")
+        connection.execute("create table low partition of item for values from (0) to (1000)")
+        connection.execute("create table high partition of item for values from (1000) to (9000)")
+        connection.execute("insert into item select g, 'row' from generate_series(1, 5000) g")
+        with reading(**_options(any_database, tables="public.item")) as reader:
+            at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])
+            connection.execute("set lock_timeout = '100ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                connection.execute("truncate high")
+            follow(reader, replica, at, _is_loaded)
+    assert len(replica.tables[("public", "item")]) == 5000
+
+
+def test_timeouts_of_the_server_do_not_end_a_reading(shop):
+    replica = Replica()
+    with psycopg.connect(shop, autocommit=True) as connection:
+        timeouts = ["idle_in_transaction_session_timeout", "statement_timeout"]
+        timeouts += ["transaction_timeout"] if connection.info.server_version >= 170000 else []
+        for name in timeouts:
+            connection.execute(f"alter role postgres in database {connection.info.dbname} set {name} = '300ms'")
+        with reading(**_options(shop)) as reader:
+            at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])
+            connection.execute("select pg_sleep(0.5)")
+            follow(reader, replica, at, _is_loaded)
+    assert replica.tables[("public", "item")] == _rows(shop, "item")
+
+
+def test_a_slot_of_another_name_is_a_loss_and_nothing_is_skipped(shop):
+    replica = Replica()
+    with reading(**_options(shop)) as reader:
+        follow(reader, replica, reader.initialOffset(), _is_loaded)
+    with reading(**_options(shop, slot="other", publication="hw", pipeline="hw")) as reader:
+        with pytest.raises(SlotLost, match="was delivered from slot 'hw', and slot 'other' knows nothing of that"):
+            reader.initialOffset()
+    with closing(TableStore(shop, "hw")) as store:
+        renew_slot(SourceSlot(shop, "other", "hw", ("public.*",)), store, "renamed")
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("delete from note where id = 2")
+    with reading(**_options(shop, slot="other", publication="hw", pipeline="hw")) as reader:
+        follow(reader, replica, reader.initialOffset(), _is_loaded)
+    assert replica.tables[("public", "note")] == _rows(shop, "note")
+
+
+def test_a_load_that_holds_nothing_back_ends_before_the_stream_moves_on(shop):
+    """A sink that keeps one position for all tables would otherwise take what follows for delivered."""
+    replica = Replica()
+    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+        at = follow(reader, replica, reader.initialOffset(), _is_loaded)
+        for _ in range(2):
+            _ask(shop, "snapshot_table('hw', 'public.item')")
+            at = follow(reader, replica, at, lambda at: at["load"] and at["load"]["complete"])
+            assert position(at["load"]) == position(at)
+            connection.execute("update item set v = v || '+' where id = 1")
+            connection.execute("update note set v = 'other' where id = 1")
+            end = eventually(lambda: _another(reader, at))
+            assert (end["load"], position(end)) == (None, position(at))
+            replica.deliver(reader, at, end)
+            at = _follow_until_equal(reader, replica, end, shop, "item", "note")
+    assert (replica.repeated, replica.missed) == ([], [])

@@ -67,8 +67,9 @@ values (%(pipeline)s, %(slot)s, %(generation)s, %(system_identifier)s, %(since)s
 -- name: save_confirmed
 -- Said before it is confirmed, so that the slot is never further than this unless somebody else has moved it.
 update headwater.pipeline_slot
-   set confirmed = %(confirmed)s
- where pipeline = %(pipeline)s;
+   set confirmed = greatest(confirmed, %(confirmed)s)
+ where pipeline = %(pipeline)s
+   and generation = %(generation)s;
 
 -- name: save_progress
 -- How far an attempt is with its tables.

@@ -53,7 +53,9 @@ begin
            request = known.request + 1,
            requested_at = now(),
            retry_at = now(),
-           error = null;
+           error = null,
+           snapshot = case when new_state <> 'left' then known.snapshot end,
+           until_lsn = case when new_state <> 'left' then known.until_lsn end;
 end
 $$;
 
