@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -423,7 +424,7 @@ def test_a_load_that_holds_nothing_back_ends_before_the_stream_moves_on(shop):
             assert position(at["load"]) == position(at)
             connection.execute("update item set v = v || '+' where id = 1")
             connection.execute("update note set v = 'other' where id = 1")
-            end = eventually(lambda: _another(reader, at))
+            end = eventually(partial(_another, reader, at))
             assert (end["load"], position(end)) == (None, position(at))
             replica.deliver(reader, at, end)
             at = _follow_until_equal(reader, replica, end, shop, "item", "note")
