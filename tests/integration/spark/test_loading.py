@@ -76,9 +76,7 @@ def _rows(url: str, query: str) -> list[tuple[object, ...]]:
 
 
 def _same(one: str, other: str, *tables: str) -> bool:
-    return all(
-        _rows(one, f"table {t} order by 1, 2") == _rows(other, f"table {t} order by 1, 2") for t in tables
-    )
+    return all(_rows(one, f"table {t} order by 1, 2") == _rows(other, f"table {t} order by 1, 2") for t in tables)
 
 
 def test_a_first_run_delivers_what_is_there_and_the_next_one_only_what_changed(spark, settings, source, target):
