@@ -1,8 +1,8 @@
 """`headwater tables` and `headwater snapshot`: which tables a pipeline has, and which are to be read as a whole."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import psycopg
@@ -47,7 +47,8 @@ def default(context: typer.Context, file: File = None, json: Json = False) -> No
 def show(file: File = None, json: Json = False) -> None:
     """Show the tables of a pipeline: how each is followed, and what keeps one from being read."""
     settings = load_pipeline(file)
-    found = _store(settings).tables()
+    with _store(settings) as store:
+        found = store.tables()
     if json:
         print_json([_plain(table) for table in found])
     elif not found:
@@ -80,20 +81,15 @@ def remove(names: Tables, file: File = None) -> None:
     In SQL: `select headwater.remove_table('shop', 'sales.refunds')` in the state database.
     """
     settings = load_pipeline(file)
-    store = _store(settings)
-    known = {table.key for table in store.tables()}
-    for name in names:
-        pattern = parse_pattern(name)
-        matched = [
-            key
-            for key in known
-            if pattern.name.fullmatch(key[1]) and (pattern.schema is None or pattern.schema.fullmatch(key[0]))
-        ]
-        if not matched:
-            raise SettingsError(f"pipeline {settings.name} has no table {name}; `headwater tables` lists them")
-        for key in matched:
-            store.remove(key)
-            typer.echo(f"{'.'.join(key)}: taken out")
+    with _store(settings) as store:
+        known = {table.key for table in store.tables()}
+        for name in names:
+            matched = [key for key in sorted(known) if _is_named(key, name)]
+            if not matched:
+                raise SettingsError(f"pipeline {settings.name} has no table {name}; `headwater tables` lists them")
+            for key in matched:
+                store.remove(key)
+                typer.echo(f"{'.'.join(key)}: taken out")
 
 
 def snapshot(names: Tables, file: File = None, wait: Wait = False) -> None:
@@ -123,18 +119,24 @@ def _ask(
     *,
     known_only: bool = False,
 ) -> None:
-    chosen, store = _chosen(settings, names), _store(settings)
-    known = {table.key for table in store.tables() if table.state != "left"}
-    if known_only:
-        for table in chosen:
+    chosen = _chosen(settings, names)
+    with _store(settings) as store:
+        known = {table.key for table in store.tables() if table.state != "left"}
+        for table in chosen if known_only else ():
             if table not in known:
                 name = ".".join(table)
                 raise SettingsError(
                     f"pipeline {settings.name} has no table {name}; add it with `headwater tables add {name}`"
                 )
-    for table in chosen:
-        ask(store, table)
-        typer.echo(f"{'.'.join(table)}: {said}")
+        for table in chosen:
+            ask(store, table)
+            typer.echo(f"{'.'.join(table)}: {said}")
+
+
+def _is_named(table: Name, text: str) -> bool:
+    pattern = parse_pattern(text)
+    schema, name = table
+    return bool(pattern.name.fullmatch(name) and (pattern.schema is None or pattern.schema.fullmatch(schema)))
 
 
 def _chosen(settings: "PipelineSettings", names: Sequence[str]) -> list[Name]:
@@ -148,12 +150,14 @@ def _chosen(settings: "PipelineSettings", names: Sequence[str]) -> list[Name]:
     return [(table.schema, table.name) for table in found]
 
 
-def _store(settings: "PipelineSettings") -> TableStore:
+@contextmanager
+def _store(settings: "PipelineSettings") -> Iterator[TableStore]:
     try:
         prepare_tables(settings.state_url)
     except psycopg.errors.InsufficientPrivilege as exc:
         raise SettingsError(f"the state database refuses: {exc.diag.message_primary}; grant it, or name another") from exc
-    return TableStore(settings.state_url, settings.name)
+    with closing(TableStore(settings.state_url, settings.name)) as store:
+        yield store
 
 
 def _state(table: PipelineTable) -> str:
