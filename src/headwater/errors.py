@@ -41,7 +41,7 @@ class SlotMissing(SlotLost):
     """No replication slot has the wanted name."""
 
     def __init__(self, slot: str) -> None:
-        super().__init__(f"replication slot {slot!r} does not exist; run `headwater slots` to see which do, or create one")
+        super().__init__(f"replication slot {slot!r} does not exist; run `headwater slots` to see which do")
         self.slot = slot
 
 

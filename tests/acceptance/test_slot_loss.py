@@ -77,7 +77,7 @@ DROP_SLOT = "select pg_drop_replication_slot('lossy')"
 # What a run says when Spark is there, and it begins with its work.
 STARTED = "pipeline lossy: slot lossy to postgres"
 # What the error of the default policy ends with.
-POLICY = 'set on_slot_loss = "resnapshot" to have all tables read as a whole again'
+POLICY = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
 
 
 @pytest.fixture

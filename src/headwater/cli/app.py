@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
+import psycopg
 import typer
 
 from headwater import __version__
@@ -114,6 +115,10 @@ def _run(arguments: Sequence[str]) -> int:
         return _fail(str(exc), exc, 2)
     except HeadwaterError as exc:
         return _fail(str(exc), exc, 1)
+    except psycopg.Error as exc:
+        # What a server refuses in the midst of something: its own words, in one line.
+        said = exc.diag.message_primary or (str(exc).splitlines() or [type(exc).__name__])[0]
+        return _fail(f"PostgreSQL refused: {said}; grant the role what it lacks, or correct it there", exc, 1)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Stopped:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from headwater.capture.tables import Name, PipelineTable, TableStore
 from headwater.errors import HeadwaterError
+from headwater.postgres.connect import connect_sync, translated
 
 if TYPE_CHECKING:
     from headwater.spark.settings import PipelineSettings
@@ -84,10 +85,14 @@ def loading_shown(settings: "PipelineSettings") -> Iterator[None]:
 def follow_loading(settings: "PipelineSettings", *, wait_for: Sequence[Name]) -> None:
     """Wait until tables have been read and delivered, showing how far it is, and what is in the way, once."""
     from headwater.spark.lease import find_holder
+    from headwater.spark.state import is_paused
 
     store, told = TableStore(settings.state_url, settings.name), set[str]()
     if find_holder(settings.state_url, settings.name) is None:
         typer.echo(f"pipeline {settings.name} does not run; waiting until it does", err=True)
+    with translated(settings.state_url), closing(connect_sync(settings.state_url)) as connection:
+        if is_paused(connection, settings.name):
+            typer.echo(f"pipeline {settings.name} is paused; let it go on with `headwater resume`", err=True)
     with closing(store), LoadingView(Console(stderr=True)) as view:
         while True:
             found = {table.key: table for table in store.tables()}

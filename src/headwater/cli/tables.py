@@ -16,11 +16,15 @@ from headwater.cli.pipeline import load_pipeline
 from headwater.errors import SettingsError
 from headwater.postgres.catalog import Table, list_tables, parse_pattern, select_tables
 from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.replication.publication import require_identity
 
 if TYPE_CHECKING:
     from headwater.spark.settings import PipelineSettings
 
-Tables = Annotated[list[str], typer.Argument(help="Tables, as schema.table; a pattern such as 'sales.*' stands for many.")]
+Tables = Annotated[
+    list[str],
+    typer.Argument(metavar="TABLE...", help="Tables, as schema.table; a pattern such as 'sales.*' stands for many."),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when the rows have been delivered; shows how far it is.")]
 
 tables = typer.Typer(invoke_without_command=True)
@@ -69,6 +73,7 @@ def add(names: Tables, file: File = None, wait: Wait = False) -> None:
         headwater tables add sales.refunds sales.returns
     """
     settings = load_pipeline(file)
+    _require_publishable(settings, names)
     _ask(settings, names, lambda store, table: store.add(table), "added")
     if wait:
         follow_loading(settings, wait_for=_chosen(settings, names))
@@ -131,6 +136,16 @@ def _ask(
         for table in chosen:
             ask(store, table)
             typer.echo(f"{'.'.join(table)}: {said}")
+
+
+def _require_publishable(settings: "PipelineSettings", names: Sequence[str]) -> None:
+    """Raise SourceError for a table whose updates could not be captured, before anybody counts on it."""
+    url = settings.source.url
+    with translated(url), closing(connect_sync(url)) as connection:
+        found = list_tables(connection)
+    for table in select_tables(found, names):
+        if table.is_capturable:
+            require_identity(table, found)
 
 
 def _is_named(table: Name, text: str) -> bool:

@@ -93,6 +93,9 @@ class Pipeline:
                     failures = 1 if self._reporter.report.rows > delivered else failures + 1
                     self._recover(exc, failures, once=once)
             self._reporter.enter(Phase.STOPPED)
+        except KeyboardInterrupt:
+            self._reporter.enter(Phase.STOPPED)
+            raise
         except BaseException as exc:
             self._reporter.enter(Phase.FAILED, str(exc) or type(exc).__name__)
             raise
@@ -159,8 +162,8 @@ class Pipeline:
     def _renew_slot(self, error: SlotLost) -> None:
         """Do what the settings say about a slot that is lost."""
         if self._settings.source.on_slot_loss is SlotLossRule.FAIL:
-            remedy = 'set on_slot_loss = "resnapshot" to have all tables read as a whole again'
-            raise SourceError(f"{error}; or {remedy}") from error
+            remedy = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
+            raise SourceError(f"{error}; {remedy}") from error
         _log.warning("%s; all tables are read as a whole again", error, extra=self._reporter.facts)
         renew(self._settings, str(error))
 
@@ -217,6 +220,7 @@ class Pipeline:
             began = time.monotonic()
             self._reporter.begin()
             span, end = self._checkpoint.span_of(number)
+            self._tell_loading(span)
             results = self._write(batch, span)
             seconds, is_loading = time.monotonic() - began, span.loading is not None
             self._reporter.add(Delivered(end.position, end.content, results, seconds, is_loading))
@@ -226,6 +230,15 @@ class Pipeline:
         finally:
             self._reporter.end()
             self._delivering = False
+
+    def _tell_loading(self, span: Span) -> None:
+        """Say when tables begin to be read as a whole, and when they are."""
+        loading = span.loading
+        if loading is None or (loading.first and not loading.is_complete):
+            return
+        tables = ", ".join(map(".".join, loading.tables))
+        said = "tables %s: read as a whole, and followed from now on" if loading.is_complete else "tables %s: reading"
+        _log.info(said, tables, extra={**self._reporter.facts, "attempt": loading.attempt})
 
     def _write(self, batch: DataFrame, span: Span) -> dict[str, tuple[Written, float]]:
         shape, changes, transform = self._shape, batch, self._settings.transform

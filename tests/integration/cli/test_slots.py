@@ -103,7 +103,7 @@ def test_a_missing_slot_is_named(database, headwater):
     code, output, errors = headwater("slots", "drop", "nope", "--url", database)
 
     assert (code, output) == (1, "")
-    assert errors == "error: replication slot 'nope' does not exist; run `headwater slots` to see which do, or create one\n"
+    assert errors == "error: replication slot 'nope' does not exist; run `headwater slots` to see which do\n"
 
 
 def test_the_url_comes_from_the_environment_or_from_libpq_s_own_variables(database, headwater, monkeypatch):

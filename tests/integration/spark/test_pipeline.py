@@ -228,7 +228,9 @@ def test_the_slot_of_a_pipeline_that_has_run_is_never_made_anew(spark, settings,
     query = "select 1 from pg_replication_slots where active and slot_name = %s"
     eventually(lambda: source.execute(query, [settings.source.slot]).fetchall() == [])
     source.execute("select pg_drop_replication_slot(%s)", [settings.source.slot])
-    with pytest.raises(SourceError, match=r"does not exist; .*; or set on_slot_loss = \"resnapshot\""):
+    with pytest.raises(
+        SourceError, match=r"does not exist; .*; to have all tables read .*, set on_slot_loss = \"resnapshot\""
+    ):
         _run_once(spark, settings)
     assert source.execute("select 1 from pg_replication_slots where slot_name = %s", [settings.source.slot]).fetchall() == []
 

@@ -50,6 +50,10 @@ def choose_tables(
         asked, refused = _select(found, patterns)
         refused |= {str(table): _not_in(pipeline.name) for table in asked if table.oid not in own}
         own = {table.oid: table for table in asked if table.oid in own}
+    there = {_name(table) for table in found}
+    gone = [entry for entry in known if entry.state != "left" and entry.key not in there]
+    if not patterns:
+        refused |= {".".join(entry.key): "in the source: it does not exist any more" for entry in gone}
     chosen = sorted(own.values(), key=_name)
     for table in chosen:
         reason = _reason(table, pipeline.transform, states.get(_name(table)))

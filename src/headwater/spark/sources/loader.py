@@ -180,7 +180,7 @@ class Loader:
             is_other = one.table_oid is not None and one.table_oid != table.oid
             if is_out or is_other:
                 why = "it was dropped and made anew" if is_other else "it was taken out of the publication"
-                _log.warning("table %s is read again: %s", table, why, extra={"slot": self._options.slot})
+                _log.debug("table %s is read again: %s", table, why, extra={"slot": self._options.slot})
                 self._store.request(one.key, why)
 
     def _published(self, tables: Sequence[Name]) -> list[Name]:
@@ -338,13 +338,11 @@ class Loader:
             pieces=total,
             delivered=min(total, self._pieces(offset)),
         )
-        facts = {"pipeline": self._options.pipeline, "slot": self._options.slot, "attempt": load.attempt}
-        _log.info("reading %s", ", ".join(map(".".join, tables)), extra=facts)
         self._save_progress(replace(opened, delivered=0))
         return replace(offset, dropped=dropped, load=opened)
 
     def _fail(self, table: Name, reason: str) -> None:
-        _log.warning("table %s cannot be read yet: %s", ".".join(table), reason, extra={"slot": self._options.slot})
+        _log.debug("table %s cannot be read yet: %s", ".".join(table), reason, extra={"slot": self._options.slot})
         self._store.save_error(table, reason)
         self._looked = 0.0
         self._tables = self._store.tables()
@@ -366,7 +364,6 @@ class Loader:
             self._store.save_loaded(reading)
             self._saved.add(load.attempt)
             self._looked = 0.0
-            _log.info("tables %s: read, and followed from now on", ", ".join(map(".".join, load.tables)))
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:

@@ -88,6 +88,8 @@ def _of_slot(progress: Progress) -> list[str]:
     slot, name = progress.slot, progress.slot_name
     if progress.server is None:
         return ["the source does not answer, so that nothing is known of the slot and the lag"]
+    if slot is None and progress.saved is not None and progress.saved.report.position is None:
+        return [f"slot {name} is not there yet"]
     if slot is None:
         gone = f"slot {name} is gone, and with it what it held; the pipeline cannot go on where it was"
         return [gone] if progress.saved is not None else []

@@ -23,7 +23,7 @@ def test_an_error_of_ours_becomes_a_finding_with_its_remedy():
     finding = refused("slot x", SlotMissing("x"))
 
     assert finding.found == "replication slot 'x' does not exist"
-    assert finding.remedy == "run `headwater slots` to see which do, or create one"
+    assert finding.remedy == "run `headwater slots` to see which do"
 
 
 def test_an_error_without_a_remedy_is_still_a_finding():
