@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headwater.cli.check.columns import check_protected
 from headwater.cli.check.finding import Finding, error, ok, refused, refused_text, warning
-from headwater.cli.check.replication import check_creation, check_slot
+from headwater.cli.check.replication import check_creation, check_slot, kept_by
 from headwater.cli.check.source import Looked, check_chosen, check_way, look_at
 from headwater.cli.check.spark import check_spark
 from headwater.cli.check.tables import check_left_out
@@ -21,6 +21,7 @@ from headwater.errors import HeadwaterError, SlotMissing
 from headwater.postgres.connect import describe
 from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.replication.publication import AddTables, Create, Publication, plan
+from headwater.spark.lease import find_holder
 from headwater.spark.session import build_session
 from headwater.spark.settings import ChangesSettings, PipelineSettings, SinkSettings, TransformSettings
 from headwater.spark.sinks.build import build_sink
@@ -54,6 +55,8 @@ def _check_source(pipeline: PipelineSettings, saved: SavedReport | None) -> Iter
         return
     if looked.slot is None and saved is not None and saved.slot == source.slot and saved.report.position is not None:
         yield refused(f"slot {source.slot}", SlotMissing(source.slot))
+    elif looked.slot is not None and looked.slot.active and _is_running(pipeline):
+        yield ok(f"slot {source.slot}", f"is read by the pipeline, which runs; {kept_by(looked.slot)}")
     else:
         yield check_slot(looked.slot, source.slot, looked.database.server.database)
     yield from looked.missing
@@ -64,8 +67,12 @@ def _check_source(pipeline: PipelineSettings, saved: SavedReport | None) -> Iter
         yield from check_protected(pipeline.transform.mask, pipeline.transform.hash, looked.chosen, looked.database)
 
 
+def _is_running(pipeline: PipelineSettings) -> bool:
+    return find_holder(pipeline.state_url, pipeline.name) is not None
+
+
 def check_provision(source: ChangesSettings, looked: Looked) -> Iterator[Finding]:
-    """Whether a run will have its publication: one that is there is not changed, and none is made for an older slot."""
+    """Whether a run will have its publication: tables that it lacks are added, and none is made for an older slot."""
     subject, found, database = f"publication {source.publication}", looked.publication, looked.database
     if not looked.chosen:
         return
@@ -73,15 +80,17 @@ def check_provision(source: ChangesSettings, looked: Looked) -> Iterator[Finding
     steps = [step for step in plan(wanted, looked.chosen, found, database.tables) if isinstance(step, Create | AddTables)]
     if not steps:
         yield ok(subject, "covers the tables")
+    elif found is not None:
+        # A run adds what is missing, and then reads it as a whole.
+        added = [table for step in steps if isinstance(step, AddTables) for table in step.tables]
+        yield ok(subject, f"lacks {', '.join(map(str, added))}, which will be added")
+        yield from check_creation(subject, added, database.server, database.rights)
     elif looked.slot is not None:
         yield error(
             subject,
-            f"does not hold all that is wanted ({steps[0]}), and slot {source.slot} is there already, so changes that wait "
-            "in it would be missing",
-            f"publish them yourself if that is well, or drop the slot with `headwater slots drop {source.slot}`",
+            f"does not exist, and slot {source.slot} is there already, so changes that wait in it would be missing",
+            f"create it yourself if that is well, or drop the slot with `headwater slots drop {source.slot}`",
         )
-    elif found is not None:
-        yield error(subject, f"does not hold all that is wanted ({steps[0]})", "add that, or name another publication")
     else:
         yield ok(subject, "does not exist yet")
         yield from check_creation(subject, looked.chosen, database.server, database.rights)

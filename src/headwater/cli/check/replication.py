@@ -51,7 +51,7 @@ def check_slot(slot: Slot | None, name: str, database: str) -> Finding:
         require_usable(slot, name, database)
     except HeadwaterError as exc:
         return refused(subject, exc)
-    kept = f"keeps {human_bytes(slot.retained_bytes or 0)} of WAL"
+    kept = kept_by(slot)
     if slot.wal_status == "unreserved":
         return warning(
             subject, f"{kept} and is about to be invalidated", "start its reader now, or raise max_slot_wal_keep_size"
@@ -61,6 +61,10 @@ def check_slot(slot: Slot | None, name: str, database: str) -> Finding:
             subject, f"is read by process {slot.active_pid}; {kept}", "stop that reader first, or name another slot"
         )
     return ok(subject, kept)
+
+
+def kept_by(slot: Slot) -> str:
+    return f"keeps {human_bytes(slot.retained_bytes or 0)} of WAL"
 
 
 def check_publication(
