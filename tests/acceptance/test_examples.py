@@ -137,12 +137,8 @@ def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_pers
     assert customers == [(1, "Ada", hashed, "***", date(1815, 1, 1))]
     assert orders == [(1, "paid")]
     kept = ds.dataset(directory / "history" / "changes").to_table(columns=["table", "op", "after"]).to_pylist()
-    assert sorted((row["table"], row["op"]) for row in kept) == [
-        ("customers", "c"),
-        ("orders", "c"),
-        ("orders", "c"),
-        ("orders", "d"),
-    ]
+    # They were there when it began, and so were read as a whole, without the order that was gone by then.
+    assert sorted((row["table"], row["op"]) for row in kept) == [("customers", "r"), ("orders", "r")]
     assert not any(secret in str(kept) for secret in ("ada@", "555-0100", "1815-12-10", "draft"))
 
 

@@ -26,6 +26,10 @@ _WIRE_SCHEMA = pa.schema([("lane", pa.int32()), ("changes", pa.int64()), ("frame
 _NO_LANE = -1
 # The connection is gone, or the server goes down or is short of something: it may be otherwise soon.
 _PASSING = ("08", "53", "57")
+# Whoever waits to lock a table for himself waits for the snapshot's lock on it, and we would wait behind him for ever: the
+# attempt is given up then, he gets his turn, and another one follows.
+_LOCK_MILLISECONDS = 3000
+_LOCK_NOT_AVAILABLE = "55P03"
 # One frame; small enough to be worked on in memory, large enough to be worth the calls.
 _CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -132,6 +136,7 @@ def _connected(conninfo: str) -> Any:
             cursor.executescript(statement)
         cursor.execute(lift_timeouts().query.as_string())
         cursor.fetchall()
+        cursor.executescript(f"set lock_timeout = {_LOCK_MILLISECONDS}")
     return connection
 
 
@@ -142,7 +147,7 @@ def _begun(connection: Any) -> Any:
 
 
 def _is_passing(error: Any) -> bool:
-    return not error.sqlstate or error.sqlstate.startswith(_PASSING)
+    return not error.sqlstate or error.sqlstate.startswith((*_PASSING, _LOCK_NOT_AVAILABLE))
 
 
 def _said(error: Any) -> str:

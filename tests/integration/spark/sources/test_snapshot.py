@@ -3,6 +3,7 @@
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -11,7 +12,8 @@ import pytest
 from headwater.capture import snapshot
 from headwater.capture.slots import SourceSlot, renew_slot
 from headwater.capture.tables import TableStore
-from headwater.errors import SlotLost
+from headwater.errors import ConnectionLost, SlotLost
+from headwater.spark.sources import reading as reading_module
 from tests.loading import Replica, follow
 from tests.streams import position, reading
 from tests.waiting import eventually
@@ -429,3 +431,23 @@ def test_a_load_that_holds_nothing_back_ends_before_the_stream_moves_on(shop):
             replica.deliver(reader, at, end)
             at = _follow_until_equal(reader, replica, end, shop, "item", "note")
     assert (replica.repeated, replica.missed) == ([], [])
+
+
+def test_somebody_who_waits_to_lock_a_table_gets_his_turn_and_the_table_is_begun_anew(shop, monkeypatch):
+    """The readers would stand behind him, he behind the snapshot's lock, and that waits for the readers."""
+    monkeypatch.setattr(reading_module, "_LOCK_MILLISECONDS", 200)
+    replica = Replica()
+    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+        at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])
+        waits = Thread(target=connection.execute, args=("truncate item",))
+        waits.start()
+        with psycopg.connect(shop, autocommit=True) as other:
+            query = "select 1 from pg_locks where not granted and relation = 'item'::regclass"
+            eventually(lambda: other.execute(query).fetchall())
+        with pytest.raises(ConnectionLost, match=r"cannot be read|broke off"):
+            follow(reader, replica, at, _is_loaded)
+        reader.stop()
+        waits.join()
+    with reading(**_options(shop)) as reader:
+        follow(reader, replica, at, _is_loaded)
+    assert replica.tables[("public", "item")] == _rows(shop, "item") == {}
