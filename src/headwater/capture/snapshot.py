@@ -46,24 +46,16 @@ class Stopped(Exception):
 class OpenSnapshot:
     """A snapshot that readers may import by its `exported` name until it is closed; its tables are locked until then.
 
-    `failed` has the tables that could not be locked, with the reason.
+    What `connection` reads, it reads at that snapshot. `failed` has the tables that could not be locked, with the reason.
     """
 
     def __init__(self, connection: Connection, taken: _Taken, until: Lsn, failed: dict[tuple[str, str], str]) -> None:
-        self._connection = connection
+        self.connection = connection
         self.read = SnapshotRead(Snapshot.parse(taken.snapshot), until)
         self.exported, self.read_at, self.failed = taken.exported, taken.read_at, failed
 
-    def fetch(self, statement: Statement[object]) -> list[object]:
-        """Rows as the snapshot sees them."""
-        return fetch_sync(self._connection, statement)
-
-    @property
-    def connection(self) -> Connection:
-        return self._connection
-
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
 
 def open_snapshot(url: str, tables: Sequence[tuple[str, str]], stopping: Event, tell: Callable[[str], None]) -> OpenSnapshot:

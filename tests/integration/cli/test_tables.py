@@ -7,8 +7,11 @@ from threading import Thread
 import pytest
 
 from headwater.capture.tables import Progress, Reading, TableStore, prepare_tables
+from headwater.errors import SourceError
 from headwater.model import Lsn
 from headwater.postgres.connect import connect_sync
+from headwater.spark.pipeline import require_all_read
+from headwater.spark.settings import ChangesSettings, NoopSinkSettings, PipelineSettings
 from tests.waiting import eventually
 
 
@@ -121,3 +124,18 @@ def test_a_request_that_comes_while_its_table_is_read_is_not_taken_for_done(stor
     store.request(orders.key)
     store.save_loaded(Reading("a", [orders.key], [orders.request], [None], "3:4:", Lsn(5)))
     assert _states(store)["orders"][0] == "wanted"
+
+
+def test_a_run_that_ends_with_a_table_unread_says_so(store, database, tmp_path):
+    settings = PipelineSettings(
+        name="shop",
+        source=ChangesSettings(url=database, tables=("orders",), slot="shop", publication="shop"),
+        sinks=(NoopSinkSettings(name="noop"),),
+        checkpoint=str(tmp_path),
+        state_url=database,
+    )
+    require_all_read(settings)
+    store.request(("public", "orders"))
+    store.save_error(("public", "orders"), "role x may not read it")
+    with pytest.raises(SourceError, match=r"table public\.orders could not be read: role x may not read it"):
+        require_all_read(settings)
