@@ -127,7 +127,9 @@ def test_the_lag_is_what_the_server_has_made_durable_and_the_slot_not_confirmed(
 
 def test_a_run_that_was_killed_and_a_slot_that_is_gone_are_said_plainly(connection, status):
     make_slot(connection)
-    save(connection, Report(phase=Phase.RUNNING, tables={"public.orders": TableReport(7)}, sinks={"noop": SinkReport(7)}))
+    position = Position(fetch_server_position(connection).flush_lsn, 0)
+    counted = {"public.orders": TableReport(7)}
+    save(connection, Report(phase=Phase.RUNNING, position=position, tables=counted, sinks={"noop": SinkReport(7)}))
 
     _, output = status()
     assert "running, stale" in output
@@ -137,6 +139,15 @@ def test_a_run_that_was_killed_and_a_slot_that_is_gone_are_said_plainly(connecti
     connection.execute("select pg_drop_replication_slot(current_database())")
     _, output = status()
     assert f"slot {connection.info.dbname} is gone" in output
+
+
+def test_a_slot_that_a_starting_run_has_yet_to_make_is_not_called_lost(connection, status):
+    save(connection, Report(phase=Phase.STARTING))
+
+    _, output = status()
+
+    assert f"slot {connection.info.dbname} is not there yet" in output
+    assert "is gone" not in output
 
 
 def test_a_server_that_is_not_there_is_an_error(headwater, tmp_path):
