@@ -117,3 +117,13 @@ class SinkUnavailable(SinkError):
 
 class SinkFenced(SinkError):
     """A later run of the same pipeline has taken the sink over; this one must not write to it any more."""
+
+
+class BrokerError(HeadwaterError):
+    """A message broker refused or cannot do what is asked."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker cannot be reached, hung up, did not answer in time, or has no room; nothing unacknowledged is taken as sent."""
+
+    retryable = True

@@ -1,0 +1,1 @@
+"""The Creek wire: subjects, packets, Avro schemas and their fingerprints, requests, and the client."""
