@@ -1,10 +1,15 @@
 """`headwater run` as a program: exit codes, what it says, and that nothing noisy is printed."""
 
+import json
+import os
+import pty
+import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -64,6 +69,32 @@ def test_runs_once_after_once_deliver_everything_and_say_little(database, target
     assert second.returncode == 0, second.stderr
     assert _rows(target) == _rows(database)
     assert all("pipeline=shop" in line for line in second.stderr.splitlines()), second.stderr
+
+
+def test_on_a_terminal_bars_show_what_is_read_and_ctrl_c_leaves_a_pipeline_that_has_stopped(database, target, tmp_path):
+    with closing(connect_sync(database)) as connection:
+        connection.execute("create table item (id int primary key, v text)")
+        connection.execute("insert into item select g, repeat('v', 300) || g from generate_series(1, 300000) g")
+        connection.execute("analyze item")
+    _write_file(tmp_path, database, target)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "headwater.cli", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = ""
+        while "read as a whole, and followed from now on" not in said:
+            said += os.read(ours, 65536).decode(errors="replace")
+        process.send_signal(signal.SIGINT)
+        # Linux says that nobody is at the other end with an error.
+        with suppress(OSError):
+            while data := os.read(ours, 65536):
+                said += data.decode(errors="replace")
+        os.close(ours)
+    assert process.returncode == 130, said
+    assert re.search(r"public\.item .*of about 300,000 rows", said), said
+    assert len(_rows(target)) == 300_000
+    status = json.loads(_headwater(tmp_path, "status", "--json").stdout)
+    assert (status["phase"], status["error"]) == ("stopped", None)
 
 
 def test_a_transform_that_does_not_parse_ends_the_run_with_one_line(database, target, tmp_path):

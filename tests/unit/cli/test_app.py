@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 import typer
 
@@ -54,6 +55,13 @@ def test_the_traceback_of_an_error_is_logged_at_debug_level(failing, capsys):
     log, error = capsys.readouterr().err.splitlines()
     assert "Traceback" in json.loads(log)["exception"]
     assert error == "error: gone"
+
+
+def test_what_a_server_refuses_in_the_midst_of_something_is_one_line_and_exit_code_1(failing, capsys):
+    assert failing(psycopg.errors.InsufficientPrivilege("permission denied for table letter\nLINE 1: ..."))(["fail"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: PostgreSQL refused: permission denied for table letter; ")
+    assert said.count("\n") == 1
 
 
 def test_an_interrupt_is_quiet_and_exit_code_130(failing, capsys):

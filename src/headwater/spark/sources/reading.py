@@ -83,7 +83,13 @@ def _rows(partition: PiecePartition, options: Options, query: str) -> Iterator[p
     except adbc_driver_manager.Error as exc:
         if is_joined and not _is_passing(exc) and options.state_url is not None:
             _tell(exc, partition, options)
-        raise _translated(exc, partition, url) from exc
+        raise _translated(exc, partition, url, is_passing=_is_passing(exc)) from exc
+    except (OSError, pa.ArrowException) as exc:
+        # In the midst of the rows it is Arrow that raises, without the server's code. One that still answers has refused.
+        is_lost = not _kept.can_roll_back()
+        if not is_lost and options.state_url is not None:
+            _tell(exc, partition, options)
+        raise _translated(exc, partition, url, is_passing=is_lost) from exc
     finally:
         if not is_done:
             _kept.close()
@@ -112,6 +118,17 @@ class _Kept:
         self.close()
         self._conninfo, self._connection = conninfo, _connected(conninfo)
         return _begun(self._connection)
+
+    def can_roll_back(self) -> bool:
+        """Whether the server is still there."""
+        import adbc_driver_manager
+
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.executescript("rollback")
+        except adbc_driver_manager.Error:
+            return False
+        return True
 
     def close(self) -> None:
         if self._connection is not None:
@@ -161,9 +178,9 @@ def _tell(error: Any, partition: PiecePartition, options: Options) -> None:
         store.save_error((relation.schema, relation.name), _said(error), timedelta(minutes=5))
 
 
-def _translated(error: Any, partition: PiecePartition, url: str) -> SourceError:
+def _translated(error: Exception, partition: PiecePartition, url: str, *, is_passing: bool) -> SourceError:
     table, said = partition.piece.relation.table, _said(error)
-    if _is_passing(error):
+    if is_passing:
         return ConnectionLost(f"reading {table} from PostgreSQL at {describe(url)} broke off: {said}")
     # Its snapshot has gone with the process or the connection that held it; another attempt takes another.
     return ConnectionLost(f"table {table} cannot be read at its snapshot any more ({said}); it is begun anew")

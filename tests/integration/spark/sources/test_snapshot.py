@@ -248,6 +248,27 @@ def test_who_keeps_a_snapshot_waiting_is_told(shop, monkeypatch):
     assert _known(shop)["note"] == ("streaming", None)
 
 
+def test_a_table_whose_rows_the_server_cannot_read_is_left_out_of_the_next_attempt_and_the_others_go_on(shop):
+    """A row filter that divides by zero for a row that was there before fails like a damaged page: in the midst of it."""
+    replica = Replica()
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("insert into note values (0, 'fails')")
+        connection.execute("create publication hw for table item, nothing, note where (100 / id > 0)")
+        with reading(**_options(shop)) as reader:
+            at = reader.initialOffset()
+            with pytest.raises(ConnectionLost, match="table public.note cannot be read at its snapshot"):
+                follow(reader, replica, at, _is_loaded)
+        state, error = _known(shop)["note"]
+        assert (state, "division by zero" in error) == ("wanted", True)
+        with reading(**_options(shop)) as reader:
+            at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] is None and len(replica.tables) == 2)
+            assert at["dropped"] == [["public", "note"]]
+            connection.execute("alter publication hw set table item, nothing, note")
+            connection.execute("update headwater.pipeline_table set retry_at = now()")
+            _follow_until_equal(reader, replica, at, shop, "item", "note", "nothing")
+    assert (replica.repeated, replica.missed) == ([], [])
+
+
 def test_a_table_that_vanishes_is_told_and_the_others_go_on(shop):
     replica = Replica()
     with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
