@@ -8,7 +8,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -47,6 +47,16 @@ def wants_quick(arguments: Sequence[str] | None = None) -> bool:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a short run that shows the benchmark works")
     return bool(parser.parse_args(arguments).quick)
+
+
+def parse_arguments(parts: Iterable[str], arguments: Sequence[str] | None = None) -> tuple[bool, Sequence[str]]:
+    """Whether the short form is wanted, and which of the parts to measure."""
+    names = list(parts)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="a short run that shows the benchmark works")
+    parser.add_argument("--only", choices=names, help="measure this part alone")
+    found = parser.parse_args(arguments)
+    return found.quick, [found.only] if found.only else names
 
 
 def report(bench: str, quick: bool, figures: Mapping[str, Figure], bars: Sequence[Bar]) -> None:

@@ -5,12 +5,11 @@ Three parts, each on servers of its own: `jdbc` reads a table to a sink that doe
 and a ratio is the median of the turns' ratios; above 1 ours is the faster one.
 """
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from benchmarks.pipelines.output import Output
-from benchmarks.report import Bar, report
+from benchmarks.report import Bar, parse_arguments, report
 from benchmarks.snapshots import copy, jdbc, verify
 
 PARTS: Final[Mapping[str, Callable[[bool, Output], list[Bar]]]] = {
@@ -21,19 +20,10 @@ PARTS: Final[Mapping[str, Callable[[bool, Output], list[Bar]]]] = {
 
 
 def main() -> None:
-    quick, parts = parse_arguments()
+    quick, parts = parse_arguments(PARTS)
     output = Output()
     bars = [bar for part in parts for bar in PARTS[part](quick, output)]
     report("snapshot", quick, output.figures, bars)
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[bool, Sequence[str]]:
-    """Whether the short form is wanted, and the parts to measure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="a short run that shows the benchmark works")
-    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
-    found = parser.parse_args(arguments)
-    return found.quick, [found.only] if found.only else list(PARTS)
 
 
 if __name__ == "__main__":

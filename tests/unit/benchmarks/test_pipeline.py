@@ -1,27 +1,15 @@
-"""The benchmark of pipelines: its arguments, what it counts, and what its processes are told, and how."""
+"""The benchmark of pipelines: what it counts, and what its processes are told, and how."""
 
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import pipeline
 from benchmarks.pipelines.latency import Sighting, latencies, percentile
 from benchmarks.pipelines.memory import Sample, growth
 from benchmarks.pipelines.run import NOOP, POSTGRES, SOURCE_VARIABLE, TARGET_VARIABLE, pipeline_file, running
 from headwater.cli.pipeline_file import load
 from headwater.spark.settings import NoopSinkSettings, PostgresSinkSettings
-
-
-def test_all_parts_are_measured_unless_one_is_named():
-    assert pipeline.parse_arguments([]) == (False, ["noop", "latency", "apply", "memory"])
-    assert pipeline.parse_arguments(["--quick", "--only", "latency"]) == (True, ["latency"])
-
-
-@pytest.mark.parametrize("arguments", [["--quik"], ["--only", "nothing"]])
-def test_an_unknown_option_or_part_is_refused(arguments):
-    with pytest.raises(SystemExit):
-        pipeline.parse_arguments(arguments)
 
 
 def test_a_row_is_late_by_the_time_from_its_commit_to_the_first_look_that_found_it_or_a_later_one():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from benchmarks.report import Bar, as_json_line, report, wants_quick
+from benchmarks.report import Bar, as_json_line, parse_arguments, report, wants_quick
 
 
 def test_the_last_line_on_stdout_is_the_agreed_json(capsys):
@@ -80,3 +80,14 @@ def test_the_short_form_is_asked_for_by_an_option():
 def test_an_unknown_option_of_a_benchmark_is_refused():
     with pytest.raises(SystemExit):
         wants_quick(["--quik"])
+
+
+def test_all_parts_are_measured_unless_one_is_named():
+    assert parse_arguments(["one", "two"], []) == (False, ["one", "two"])
+    assert parse_arguments(["one", "two"], ["--quick", "--only", "two"]) == (True, ["two"])
+
+
+@pytest.mark.parametrize("arguments", [["--quik"], ["--only", "nothing"]])
+def test_an_unknown_option_or_part_is_refused(arguments):
+    with pytest.raises(SystemExit):
+        parse_arguments(["one"], arguments)

@@ -1,21 +1,7 @@
-"""The benchmark of snapshots: its arguments, and how turns become ratios and rates."""
+"""The benchmark of snapshots: how turns become ratios and rates."""
 
-import pytest
-
-from benchmarks import snapshot
 from benchmarks.pipelines.output import Output
 from benchmarks.snapshots.stage import in_turns, rate, ratio
-
-
-def test_all_parts_are_measured_unless_one_is_named():
-    assert snapshot.parse_arguments([]) == (False, ["jdbc", "copy", "verify"])
-    assert snapshot.parse_arguments(["--quick", "--only", "verify"]) == (True, ["verify"])
-
-
-@pytest.mark.parametrize("arguments", [["--quik"], ["--only", "nothing"]])
-def test_an_unknown_option_or_part_is_refused(arguments):
-    with pytest.raises(SystemExit):
-        snapshot.parse_arguments(arguments)
 
 
 def test_arms_take_turns():
