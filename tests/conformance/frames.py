@@ -49,6 +49,10 @@ class Delivery:
         """In commit order, with values as JSON fragments."""
         return sorted(_changes(self.frames), key=lambda change: change.position)
 
+    def frame_at(self, position: Position) -> Frame:
+        """The frame with a change in it; how a server's messages come decides which one that is."""
+        return next(frame for frame in self.frames if any(change.position == position for change in _changes([frame])))
+
     def between(self, start: Position, end: Position) -> "Delivery":
         parts = ((frame, Index.of(frame.batch).between(start, end)) for frame in self.frames)
         kept = tuple(replace(frame, batch=batch) for frame, batch in parts if batch is not None)

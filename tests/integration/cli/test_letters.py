@@ -59,8 +59,12 @@ class Shop:
 
     def keep(self, sink: str, *numbers: int, reason: str = "it does not fit", pipeline: str = "shop") -> list[int]:
         """Letters of some changes; returns their ids."""
-        frame, changes = self.delivery.frames[0], self.delivery.changes
-        made = [letter_at(frame, changes[n].position, reason, pipeline=pipeline, sink=sink) for n in numbers]
+        places = [self.delivery.changes[n].position for n in numbers]
+        frames = [self.delivery.frame_at(place) for place in places]
+        made = [
+            letter_at(frame, place, reason, pipeline=pipeline, sink=sink)
+            for frame, place in zip(frames, places, strict=True)
+        ]
         with closing(connect_sync(self.source)) as state:
             save_letters(state, made)
             ids = {letter.event_id: letter.id for letter in list_letters(state, sink=sink, pipeline=pipeline)}

@@ -113,7 +113,7 @@ def test_a_full_disk_is_an_error_of_the_sink(spark, sink, delivery, monkeypatch)
 
 def test_a_letter_is_printed_when_it_is_replayed(spark, sink, delivery, capfdbinary):
     change, lineage = delivery.changes[0], delivery.frames[0].lineage
-    letter = letter_at(delivery.frames[0], change.position, "why", pipeline="shop", sink="console")
+    letter = letter_at(delivery.frame_at(change.position), change.position, "why", pipeline="shop", sink="console")
     row = delivery.envelopes(spark).first().asDict()
     row["committed_at"] = change.committed_at
 
@@ -124,7 +124,8 @@ def test_a_letter_is_printed_when_it_is_replayed(spark, sink, delivery, capfdbin
 
 
 def test_a_letter_that_still_does_not_decode_is_not_printed(sink, delivery, capfdbinary):
-    letter = letter_at(delivery.frames[0], delivery.changes[1].position, "why", pipeline="shop", sink="console")
+    place = delivery.changes[1].position
+    letter = letter_at(delivery.frame_at(place), place, "why", pipeline="shop", sink="console")
     broken = letter.message.replace(b"t\0\0\0\x011", b"t\0\0\0\x01?")
 
     with pytest.raises(SinkError, match="still cannot be printed"):
