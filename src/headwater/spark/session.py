@@ -60,6 +60,9 @@ _REFUSED: Final = MappingProxyType(
 )
 
 
+# Spark looks through the text of a failed Python call with an expression that recurses by the character: a long one ends
+# the thread of the query with an overflow of Java's default stack, and a page of it on the terminal, instead of the error.
+_DEEP_STACKS: Final = "-Xss16m"
 # Long enough for Java to remove its files, and in tests to write an archive of its classes.
 _JAVA_PATIENCE: Final = timedelta(seconds=20)
 # They print every exception that PySpark raises, at length, whether or not it is caught.
@@ -110,7 +113,10 @@ def merge(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     java_options = chosen.get("spark.driver.extraJavaOptions", "")
     if "log4j2.configurationFile" not in java_options:
         quiet = shlex.quote(f"-Dlog4j2.configurationFile={files(__package__).joinpath('log4j2.properties')}")
-        chosen["spark.driver.extraJavaOptions"] = f"{quiet} {java_options}".strip()
+        java_options = f"{quiet} {java_options}".strip()
+    if "-Xss" not in java_options:
+        java_options = f"{_DEEP_STACKS} {java_options}"
+    chosen["spark.driver.extraJavaOptions"] = java_options
     return chosen
 
 

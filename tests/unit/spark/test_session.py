@@ -26,7 +26,13 @@ def test_java_options_of_the_user_s_are_kept_beside_ours():
 def test_a_log_configuration_of_the_user_s_replaces_ours():
     given = "-Dlog4j2.configurationFile=mine.properties"
 
-    assert merge("local", {"spark.driver.extraJavaOptions": given})["spark.driver.extraJavaOptions"] == given
+    options = merge("local", {"spark.driver.extraJavaOptions": given})["spark.driver.extraJavaOptions"]
+    assert (given in options, "log4j2.properties" in options) == (True, False)
+
+
+def test_threads_of_the_driver_have_deep_stacks_unless_the_user_says_otherwise():
+    assert "-Xss16m" in merge("local", {})["spark.driver.extraJavaOptions"]
+    assert "-Xss16m" not in merge("local", {"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize("key", ["spark.speculation"])
