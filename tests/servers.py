@@ -4,6 +4,7 @@ Each worker of a parallel run has its own servers. A slot can only be made once 
 ended, and the WAL of all databases is one: on a shared server one test would wait for, or see, what another one does.
 """
 
+import json
 import os
 import shutil
 import uuid
@@ -21,6 +22,7 @@ from psycopg import sql
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings, PostgresSettings
 from headwater.embedded.binaries import WHEEL_VERSIONS
+from headwater.embedded.claim import Claim
 
 MAJORS = (15, 16, 18)
 
@@ -83,6 +85,23 @@ def start_postgres(major: int) -> Iterator[EmbeddedPostgres]:
 def start_nats() -> Iterator[EmbeddedNats]:
     with EmbeddedNats(NatsSettings(root=shared_root())) as server:
         yield server
+
+
+class ConfiguredNats(EmbeddedNats):
+    """A NATS server with more in its configuration than the embedded one has, or with None for what it has not."""
+
+    def __init__(self, settings: NatsSettings | None = None, **config: object) -> None:
+        super().__init__(settings or NatsSettings(root=shared_root()))
+        self.config = config
+
+    @property
+    def address(self) -> str:
+        """Where it is, without the name and password of the embedded one."""
+        return f"127.0.0.1:{self.port}"
+
+    def _config(self, claim: Claim, port: int) -> str:
+        config = {**json.loads(super()._config(claim, port)), **self.config}
+        return json.dumps({name: value for name, value in config.items() if value is not None})
 
 
 @contextmanager

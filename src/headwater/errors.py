@@ -127,3 +127,15 @@ class BrokerUnavailable(BrokerError):
     """The broker cannot be reached, hung up, did not answer in time, or has no room; nothing unacknowledged is taken as sent."""
 
     retryable = True
+
+
+class MessageError(BrokerError):
+    """A message that is not what its place promises, so that it cannot be read; nothing behind it was read either."""
+
+
+class NoSchema(BrokerError):
+    """No schema is known for a table, or under a fingerprint."""
+
+
+class SnapshotFailed(BrokerError):
+    """A producer refused a snapshot or broke it off; what was read of it is not the whole table."""

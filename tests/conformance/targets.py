@@ -11,14 +11,27 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from headwater.brokers.nats.access import NatsAccess
+from headwater.creek.decode import WalMessage
+from headwater.creek.names import Names
 from headwater.model import UNCHANGED, Change, Lsn, Position, Row
 from headwater.postgres.connect import connect_sync
-from headwater.spark.settings import ConsoleSinkSettings, NoopSinkSettings, ParquetSinkSettings, PostgresSinkSettings
+from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.spark.settings import (
+    ConsoleSinkSettings,
+    Encoding,
+    NatsSinkSettings,
+    NoopSinkSettings,
+    ParquetSinkSettings,
+    PostgresSinkSettings,
+)
 from headwater.spark.sinks import Sink
 from headwater.spark.sinks.console import ConsoleSink
+from headwater.spark.sinks.nats import NatsSink
 from headwater.spark.sinks.noop import NoopSink
 from headwater.spark.sinks.parquet import ParquetSink
 from headwater.spark.sinks.postgres import PostgresSink
+from tests.nats_streams import Stored, fresh_namespace, json_changes, unchanged_of, wal
 
 PIPELINE = "shop"
 # The tables that sources have, and their keys.
@@ -30,13 +43,16 @@ Entry = tuple[Position, str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 class Target(ABC):
     """A sink and where it delivers to. `repeats`: it cannot tell what it has; `looks_inside`: it notices bad rows; `waits`:
-    rows of a whole table are seen when all of them are there; `keeps_last`: it has the last version of a row, and no other.
+    rows of a whole table are seen when all of them are there; `keeps_last`: it has the last version of a row, and no other;
+    `takes_envelopes`: it takes what came through a transform; `shows_parts`: what came before a failure is there.
     """
 
     repeats = False
     looks_inside = True
     waits = True
     keeps_last = False
+    takes_envelopes = True
+    shows_parts = False
 
     @abstractmethod
     def build(self) -> Sink:
@@ -100,6 +116,35 @@ class ConsoleTarget(LogTarget):
         self._lines += self._read_output().splitlines()
         rows = map(json.loads, self._lines)
         return sorted(_envelope_entry(row, Lsn.parse(row["commit_lsn"])) for row in rows)
+
+
+class NatsTarget(LogTarget):
+    """Streams on a server that knows what it has by its id."""
+
+    waits = False
+    shows_parts = True
+
+    def __init__(self, source_url: str, access: NatsAccess, state_url: str, encoding: Encoding) -> None:
+        self._source_url, self._access, self._state_url = source_url, access, state_url
+        self._encoding, self.takes_envelopes = encoding, encoding is Encoding.JSON
+        self._namespace = fresh_namespace()
+
+    def build(self) -> Sink:
+        is_json = self._encoding is Encoding.JSON
+        settings = NatsSinkSettings(
+            name="nats", access=self._access, namespace=self._namespace, encoding=self._encoding, cloudevents=is_json
+        )
+        urls = {"source_url": self._source_url, "state_url": self._state_url}
+        with closing(ReplicationConnection(self._source_url)) as replication:
+            lineage = replication.lineage("hw")
+        return NatsSink(settings, pipeline=PIPELINE, **urls, tables=tuple(KEYS), publication="pub", lineage=lineage)
+
+    def content(self) -> object:
+        with closing(connect_sync(self._source_url)) as connection:
+            names = Names(self._namespace, connection.info.dbname)
+        if self._encoding is Encoding.JSON:
+            return sorted(_json_entry(one, body) for one, body in json_changes(self._access, names))
+        return sorted(_wal_entry(message) for message in wal(self._access, names))
 
 
 class NoopTarget(Target):
@@ -185,6 +230,26 @@ def _envelope_entry(row: dict[str, Any], lsn: Lsn) -> Entry:
     values = row["before"] if row["after"] is None else row["after"]
     values = json.loads(values) if isinstance(values, str) else values
     return Position(lsn, row["ordinal"]), row["op"], row["table"], _known(values or {}), tuple(row["unchanged"])
+
+
+def _wal_entry(message: WalMessage) -> Entry:
+    values = message.before if message.after is None else message.after
+    place, table = _position(message.id or ""), message.source.table
+    return place, str(message.op), table, _known(values or {}), message.unchanged
+
+
+def _json_entry(message: Stored, body: dict[str, Any]) -> Entry:
+    values = body["before"] if body["after"] is None else body["after"]
+    op = message.headers["ce-type"].rpartition(".")[2]
+    source = body["source"]
+    place = Position(Lsn(source["lsn"]), source["ordinal"])
+    return place, op, source["table"], _known(values or {}), unchanged_of(message)
+
+
+def _position(event_id: str) -> Position:
+    """Where an event stands; that of a row which was read has the number of the row at its end."""
+    _, lsn, last = event_id.rsplit(".", 2)
+    return Position(Lsn(int(lsn, 16)), int(last.rpartition("_")[2]))
 
 
 def _known(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -32,7 +32,8 @@ _GLANCE_MILLISECONDS = 500
 class Pages:
     """Pages of a table from `first` to before `last`, or to its end; and how to read it.
 
-    `outputs` names, with its schema, the output function of each column's type.
+    `outputs` names, with its schema, the output function of each column's type. `first_row` and `last_row` are places within
+    these pages, for whoever reads less than a page.
     """
 
     part: Name
@@ -40,6 +41,8 @@ class Pages:
     last: int | None
     outputs: tuple[Name, ...]
     row_filter: str
+    first_row: int = 0
+    last_row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,30 @@ class Piece:
             "columns": sql.SQL(", ").join(columns) if columns else sql.SQL("null"),
             "part": sql.Identifier(*self.pages.part),
             "row_filter": sql.SQL(self.pages.row_filter),
-            "first": sql.Literal(f"({self.pages.first},0)"),
+            "first": sql.Literal(f"({self.pages.first},{self.pages.first_row})"),
         }
         if self.pages.last is None:
             return SQL["read_last_pages"].compose(**given).query.as_string()
-        return SQL["read_first_pages"].compose(**given, last=sql.Literal(f"({self.pages.last},0)")).query.as_string()
+        last = sql.Literal(f"({self.pages.last},{self.pages.last_row})")
+        return SQL["read_first_pages"].compose(**given, last=last).query.as_string()
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A table that can be read, in pieces; `rows` is the server's estimate."""
+    """A table that can be read, in pieces, of which an empty one has none; `rows` is the server's estimate."""
 
-    table: Name
-    oid: int
+    relation: Relation
+    own_types: tuple[PgType, ...]
     pieces: tuple[Piece, ...]
     rows: int
+
+    @property
+    def table(self) -> Name:
+        return self.relation.schema, self.relation.name
+
+    @property
+    def oid(self) -> int:
+        return self.relation.oid
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +119,10 @@ class _Output:
     name: str
 
 
-def describe(connection: Connection, publication: str, tables: Sequence[Name]) -> tuple[list[Readable], dict[Name, str]]:
-    """How to read tables, as the connection sees them, and why some cannot be."""
+def describe(
+    connection: Connection, publication: str, tables: Sequence[Name], piece_pages: int = PIECE_PAGES
+) -> tuple[list[Readable], dict[Name, str]]:
+    """How to read tables, as the connection sees them, in pieces of so many pages, and why some cannot be."""
     found, failed = _described(connection, publication, tables)
     readable = [found[table] for table in tables if table not in failed]
     oids = [one.oid for one in readable]
@@ -124,9 +138,9 @@ def describe(connection: Connection, publication: str, tables: Sequence[Name]) -
         mine = [part for part in parts if part.table_oid == one.oid]
         first = sum(len(table.pieces) for table in cut)
         names = tuple(outputs[column.type_oid] for column in sent)
-        ranges = [pages for part in mine for pages in _pages_of(part, names, one.row_filter or "true")]
+        ranges = [pages for part in mine for pages in _pages_of(part, names, one.row_filter or "true", piece_pages)]
         pieces = tuple(Piece(first + number, relation, own, pages) for number, pages in enumerate(ranges))
-        cut.append(Readable((one.schema, one.name), one.oid, pieces, sum(part.rows for part in mine)))
+        cut.append(Readable(relation, own, pieces, sum(part.rows for part in mine)))
     return cut, failed
 
 
@@ -198,10 +212,10 @@ def _outputs(connection: Connection, columns: Sequence[Column]) -> dict[int, Nam
     return {one.type_oid: (one.schema, one.name) for one in found}
 
 
-def _pages_of(part: _Part, outputs: tuple[Name, ...], row_filter: str) -> Iterator[Pages]:
+def _pages_of(part: _Part, outputs: tuple[Name, ...], row_filter: str, piece_pages: int) -> Iterator[Pages]:
     """The pages of a part in ranges; the last one has no end, since the part may have grown."""
-    for first in range(0, part.pages, PIECE_PAGES):
-        last = first + PIECE_PAGES
+    for first in range(0, part.pages, piece_pages):
+        last = first + piece_pages
         yield Pages((part.schema, part.name), first, last if last < part.pages else None, outputs, row_filter)
 
 

@@ -16,6 +16,7 @@ import typer
 from headwater import __version__
 from headwater.cli.check import check
 from headwater.cli.config import Format, Level, LogLevel
+from headwater.cli.creek import creek
 from headwater.cli.demo import demo
 from headwater.cli.destroy import destroy
 from headwater.cli.init import init
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 app.command()(check)
+app.add_typer(creek, name="creek")
 app.command()(demo)
 app.command()(destroy)
 app.command()(init)

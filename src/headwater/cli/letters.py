@@ -208,7 +208,12 @@ def _sink_of(settings: "PipelineSettings", letter: "Letter") -> "Sink":
     for sink in settings.sinks:
         if sink.name == letter.sink:
             return build_sink(
-                sink, pipeline=settings.name, source_url=source.url, state_url=settings.state_url, tables=source.tables
+                sink,
+                pipeline=settings.name,
+                source_url=source.url,
+                state_url=settings.state_url,
+                tables=source.tables,
+                publication=source.publication,
             )
     raise HeadwaterError(
         f"pipeline {settings.name!r} has no sink {letter.sink!r} any more; drop the letter, or add the sink"

@@ -3,6 +3,7 @@
 import logging
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from headwater.embedded import resolve_java, state_directory
 if TYPE_CHECKING:
     from threading import Event
 
+    from headwater.spark.monitor import Watch
     from headwater.spark.reporter import Reporter
     from headwater.spark.settings import PipelineSettings
 
@@ -61,6 +63,7 @@ def run(file: File = None, once: Once = False, listen: Listen = None) -> None:
 
 def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool) -> None:
     """Run it on a session of its own, which ends with it."""
+    from headwater.cli.creek.services import CreekServices
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.reporter import Reporter
     from headwater.spark.session import build_session, end_session
@@ -69,7 +72,7 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
 
     with ExitStack() as stack:
         reporter = Reporter(settings)
-        _watch(settings, reporter, stack)
+        watch = _watch(settings, reporter, stack)
         sinks = build_sinks(settings)
         java = resolve_java(environment(), state_directory())
         spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
@@ -79,10 +82,13 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
         names = ", ".join(sink.name for sink in sinks)
         _log.info("pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra=reporter.facts)
         stack.enter_context(loading_shown(settings))
-        Pipeline(spark, settings, sinks, stopping, reporter).run(once=once)
+        services = CreekServices(settings, sinks)
+        stack.enter_context(services.measured(reporter, watch))
+        beside = partial(services.answering, spark)
+        Pipeline(spark, settings, sinks, stopping, reporter, beside).run(once=once)
 
 
-def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack) -> None:
+def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack) -> "Watch":
     """Look after the run until its end, and tell monitors of it if they are to be told."""
     from headwater.spark.monitor import Listener, Watch, bind
 
@@ -92,3 +98,4 @@ def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack)
         stack.enter_context(Listener(place, settings.name, reporter, watch))
         host, port = place.getsockname()[:2]
         _log.info("pipeline %s: listening on %s, port %s", settings.name, host, port, extra={**reporter.facts, "port": port})
+    return watch

@@ -38,12 +38,17 @@ class Checkpoint:
         step = step_between(before, end)
         return Span(step.start if before else BEGINNING, step.end, _loading(step)), end
 
-    def _offset(self, batch: int) -> Offset:
+    def logged(self, batch: int) -> dict[str, Any]:
+        """The end of a batch, as its source has written it."""
         try:
             lines = self._read(f"offsets/{batch}").splitlines()
         except OSError as exc:
             raise PositionError(f"the checkpoint directory {self._location} was removed or changed while in use") from exc
-        return Offset.from_json(json.loads(lines[-1]))
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def _offset(self, batch: int) -> Offset:
+        return Offset.from_json(self.logged(batch))
 
     def _read(self, name: str) -> str:
         place = self._location

@@ -8,8 +8,9 @@ import json
 import logging
 import random
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from datetime import timedelta
 from threading import Event
 
 from pyspark.sql import DataFrame, SparkSession
@@ -50,20 +51,22 @@ class _Stop(Exception):
 class Pipeline:
     """A pipeline on a session and its sinks; `stopping` asks it to end after the batch that it is at.
 
-    One run at a time has a pipeline. Another one stands by, and takes over when the first has ended, however it ended.
+    One run at a time has a pipeline. Another one stands by, and takes over when the first has ended, however it ended. What
+    `beside` gives is there while batches are delivered, after the sinks were opened.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it runs on and delivers to, and who else takes part
         self,
         spark: SparkSession,
         settings: PipelineSettings,
         sinks: Sequence[Sink],
         stopping: Event,
         reporter: Reporter | None = None,
+        beside: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._spark, self._settings, self._sinks, self._stopping = spark, settings, sinks, stopping
         self._checkpoint = Checkpoint(spark, settings.checkpoint)
-        self._reporter = reporter or Reporter(settings)
+        self._reporter, self._beside = reporter or Reporter(settings), beside
         self._lease = Lease(settings.state_url, settings.name)
         self._has_begun = self._delivering = False
         self._failure: BaseException | None = None
@@ -177,9 +180,10 @@ class Pipeline:
         try:
             for sink in self._sinks:
                 sink.open()
-            query = self._start(once=once)
-            self._reporter.enter(Phase.RUNNING)
-            self._follow(query)
+            with self._beside():
+                query = self._start(once=once)
+                self._reporter.enter(Phase.RUNNING)
+                self._follow(query)
         finally:
             for sink in self._sinks:
                 sink.close()
@@ -280,6 +284,8 @@ class Pipeline:
             "snapshot": source.snapshot.value,
             "pipeline": self._settings.name,
             "stateUrl": self._settings.state_url,
+            "wholePublication": str(self._settings.follows_publication).lower(),
+            "statusIntervalMs": f"{max(1, source.status_interval // timedelta(milliseconds=1))}",
         }
         if transform is not None:
             options |= {"mask": json.dumps(dict(transform.mask)), "hash": ",".join(transform.hash), "salt": transform.salt}

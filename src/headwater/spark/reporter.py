@@ -74,6 +74,8 @@ class Reporter:
         self._report = Report(phase=Phase.STARTING)
         self._pulse = Pulse(clock(), clock())
         self._recent: list[tuple[float, int]] = []
+        # More for Prometheus to read, in its own form, of whoever takes part in the run.
+        self.more_metrics: list[Callable[[], bytes]] = []
         self._is_ours = False
         self._dirty = Event()
         self._stopping = Event()

@@ -6,6 +6,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
+from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.streams import StreamLimits
+from headwater.creek.names import Generation, Names
 from headwater.errors import SettingsError
 from headwater.postgres.replication.slot import check_slot_name
 
@@ -56,7 +59,7 @@ class ChangesSettings:
     """The source: tables of one database, read through a slot and a publication.
 
     `tables` are names or patterns such as `public.*`. `lanes` is how many tasks may work on one batch; a pipeline that has
-    run keeps the number and the rule that it began with.
+    run keeps the number and the rule that it began with. The server is told how far it may forget every `status_interval`.
     """
 
     url: str = field(repr=False)
@@ -69,11 +72,14 @@ class ChangesSettings:
     max_bytes: int = 16 * MIB
     snapshot: SnapshotRule = SnapshotRule.INITIAL
     on_slot_loss: SlotLossRule = SlotLossRule.FAIL
+    status_interval: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)
         if not self.tables:
             raise SettingsError("name at least one table to read")
+        if self.status_interval < timedelta(milliseconds=1):
+            raise SettingsError("status_interval must be at least 1ms")
         if not 1 <= self.lanes <= 256:
             raise SettingsError("lanes must be between 1 and 256")
         if self.max_rows is not None and self.max_rows < 1:
@@ -142,7 +148,44 @@ class NoopSinkSettings:
     name: str
 
 
-SinkSettings: TypeAlias = PostgresSinkSettings | ParquetSinkSettings | ConsoleSinkSettings | NoopSinkSettings
+class Encoding(StrEnum):
+    """What messages hold: Avro as Creek writes it, in packets, or Debezium's envelope as JSON."""
+
+    CREEK = "creek"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsSinkSettings:
+    """Streams of a NATS JetStream, named as Creek does: `namespace` is what all names begin with.
+
+    With `cloudevents` messages have the headers of that standard, too. With `requests` clients may ask for schemas and
+    snapshots; of `requests_tables`, names or patterns, if there are any, and of all tables of the publication otherwise.
+    """
+
+    name: str
+    access: NatsAccess
+    namespace: str = "CREEK"
+    generation: Generation = Generation.ONE
+    encoding: Encoding = Encoding.CREEK
+    cloudevents: bool = False
+    limits: StreamLimits = field(default_factory=StreamLimits)
+    requests: bool = True
+    requests_tables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Whatever the database is called, the namespace has to be one.
+        Names(self.namespace, "")
+
+    @property
+    def answers(self) -> bool:
+        """Whether requests of clients are answered; there are no schemas to ask for in JSON."""
+        return self.requests and self.encoding is Encoding.CREEK
+
+
+SinkSettings: TypeAlias = (
+    PostgresSinkSettings | ParquetSinkSettings | ConsoleSinkSettings | NoopSinkSettings | NatsSinkSettings
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +217,25 @@ class PipelineSettings:
         for name in names:
             if names.count(name) > 1:
                 raise SettingsError(f"two sinks are called {name!r}; give each a name of its own")
+        for sink in self.sinks:
+            if isinstance(sink, NatsSinkSettings):
+                self._check_nats(sink)
+
+    @property
+    def follows_publication(self) -> bool:
+        """Whether tables that are added to the publication, by name, are delivered too: so it is with the Creek wire."""
+        return any(isinstance(sink, NatsSinkSettings) for sink in self.sinks)
+
+    def _check_nats(self, sink: NatsSinkSettings) -> None:
+        if self.source.lane_by is not LaneRule.TABLE:
+            raise SettingsError(
+                f"sink {sink.name!r} keeps all changes of a table in order, which lanes by key do not; set lane_by to table"
+            )
+        if self.transform is not None and sink.encoding is Encoding.CREEK:
+            raise SettingsError(
+                f"sink {sink.name!r} writes Avro by the columns of the source's tables, which a transform may have changed; "
+                "set its encoding to json, or leave the transform out"
+            )
 
 
 def parse_listen(listen: str) -> tuple[str, int]:

@@ -16,7 +16,10 @@ Name: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PipelineTable:
-    """A table of a pipeline: `is_due` if one that is wanted may be tried now, and what its last reading was bounded by."""
+    """A table of a pipeline: `is_due` if one that is wanted may be tried now, and what its last reading was bounded by.
+
+    `reason` is why it has its state.
+    """
 
     schema: str
     name: str
@@ -32,6 +35,7 @@ class PipelineTable:
     pieces_total: int
     rows_estimate: int
     table_oid: int | None
+    reason: str = ""
 
     @property
     def key(self) -> Name:
@@ -88,6 +92,10 @@ def add_table(pipeline: str, table: Name) -> Statement[object]:
 
 def remove_table(pipeline: str, table: Name) -> Statement[object]:
     return SQL["remove_table"].bind(object, pipeline=pipeline, schema=table[0], name=table[1])
+
+
+def leave_table(pipeline: str, table: Name, reason: str) -> Statement[object]:
+    return SQL["leave_table"].bind(object, pipeline=pipeline, schema=table[0], name=table[1], reason=reason)
 
 
 def request_load(pipeline: str, table: Name, reason: str) -> Statement[object]:

@@ -54,6 +54,10 @@ class TableStore:
     def remove(self, table: Name) -> None:
         self._execute(statements.remove_table(self._pipeline, table))
 
+    def leave(self, table: Name, reason: str) -> None:
+        """Follow a table no more, for a reason other than that the user has taken it out."""
+        self._execute(statements.leave_table(self._pipeline, table, reason))
+
     def request(self, table: Name, reason: str = "asked for") -> None:
         """Have a table read as a whole again."""
         self._execute(statements.request_load(self._pipeline, table, reason))

@@ -146,6 +146,7 @@ def _check_sink(settings: SinkSettings, pipeline: PipelineSettings) -> Iterator[
             source_url=pipeline.source.url,
             state_url=pipeline.state_url,
             tables=pipeline.source.tables,
+            publication=pipeline.source.publication,
         )
         problems = sink.check() if hasattr(sink, "check") else []
     except HeadwaterError as exc:

@@ -8,11 +8,20 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from headwater.cli.pipeline_file.model import ConsoleSink, File, NoopSink, ParquetSink, PostgresSink, Source, Transform
+from headwater.cli.pipeline_file.model import (
+    ConsoleSink,
+    File,
+    NatsSink,
+    NoopSink,
+    ParquetSink,
+    PostgresSink,
+    Source,
+    Transform,
+)
 from headwater.cli.pipeline_file.values import Path
 
 _SINKS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
-    {"postgres": PostgresSink, "parquet": ParquetSink, "console": ConsoleSink, "noop": NoopSink}
+    {"postgres": PostgresSink, "parquet": ParquetSink, "nats": NatsSink, "console": ConsoleSink, "noop": NoopSink}
 )
 _SECTIONS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({"source": Source, "transform": Transform})
 _NAME_PATTERN: Final = "must be 1 to 63 letters, digits, `_`, `-` and `.`, and begin with a letter or a digit"

@@ -10,15 +10,28 @@ from typing import Final, assert_never
 
 from pydantic import ValidationError
 
+from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.streams import StreamLimits
 from headwater.cli.pipeline_file.complaint import complaints, shown
-from headwater.cli.pipeline_file.model import AnySink, ConsoleSink, File, NoopSink, ParquetSink, PostgresSink, Source
+from headwater.cli.pipeline_file.model import (
+    AnySink,
+    ConsoleSink,
+    File,
+    NatsSink,
+    NoopSink,
+    ParquetSink,
+    PostgresSink,
+    Source,
+)
 from headwater.cli.pipeline_file.values import Path, Toml, interpolate
+from headwater.creek.names import Generation
 from headwater.errors import SettingsError
 from headwater.postgres.connect import complete
 from headwater.spark.session import merge
 from headwater.spark.settings import (
     ChangesSettings,
     ConsoleSinkSettings,
+    NatsSinkSettings,
     NoopSinkSettings,
     ParquetSinkSettings,
     PipelineSettings,
@@ -88,7 +101,7 @@ class _Faults:
 
 def _pipeline(file: File, path: FilePath) -> PipelineSettings:
     faults = _Faults()
-    _check_urls(file, faults)
+    _check_sinks(file, faults, path.parent)
     spark = dict(file.spark)
     master = spark.pop("master", DEFAULT_MASTER)
     with faults.at("spark"):
@@ -118,8 +131,8 @@ def _pipeline(file: File, path: FilePath) -> PipelineSettings:
         raise _refused(path, [(("sinks",), str(exc))]) from exc
 
 
-def _check_urls(file: File, faults: _Faults) -> None:
-    """Refuse what is no connection string, now rather than when it is first used."""
+def _check_sinks(file: File, faults: _Faults, base: FilePath) -> None:
+    """Refuse what is no connection string, or no way into a server, now rather than when it is first used."""
     with faults.at("source", "url"):
         complete(file.source.url)
     with faults.at("state_url"):
@@ -128,6 +141,9 @@ def _check_urls(file: File, faults: _Faults) -> None:
         if isinstance(sink, PostgresSink):
             with faults.at("sinks", place, "url"):
                 complete(sink.url)
+        if isinstance(sink, NatsSink):
+            with faults.at("sinks", place):
+                _nats_sink(sink, base)
 
 
 def _source(source: Source, pipeline: str) -> ChangesSettings:
@@ -144,6 +160,7 @@ def _source(source: Source, pipeline: str) -> ChangesSettings:
         max_bytes=source.max_bytes,
         snapshot=source.snapshot,
         on_slot_loss=source.on_slot_loss,
+        status_interval=source.status_interval,
     )
 
 
@@ -159,8 +176,49 @@ def _sink(sink: AnySink, base: FilePath) -> SinkSettings:
             return ConsoleSinkSettings(name=sink.name)
         case NoopSink():
             return NoopSinkSettings(name=sink.name)
+        case NatsSink():
+            return _nats_sink(sink, base)
         case _:
             assert_never(sink)
+
+
+def _nats_sink(sink: NatsSink, base: FilePath) -> NatsSinkSettings:
+    access = NatsAccess(
+        url=sink.url,
+        user=sink.user,
+        password=sink.password,
+        token=sink.token,
+        is_tls_first=sink.tls_first,
+        timeout=sink.timeout,
+        max_pending=sink.max_pending,
+        nkey_file=_file(sink.nkey_file, base),
+        creds_file=_file(sink.creds_file, base),
+        tls_ca=_file(sink.tls_ca, base),
+        tls_cert=_file(sink.tls_cert, base),
+        tls_key=_file(sink.tls_key, base),
+    )
+    limits = StreamLimits(
+        replicas=sink.replicas,
+        max_age=sink.max_age,
+        max_bytes=sink.max_bytes,
+        max_msgs=sink.max_msgs,
+        retention=sink.retention,
+    )
+    return NatsSinkSettings(
+        name=sink.name,
+        access=access,
+        namespace=sink.namespace,
+        generation=Generation(str(sink.generation)),
+        encoding=sink.encoding,
+        cloudevents=sink.cloudevents,
+        limits=limits,
+        requests=sink.requests,
+        requests_tables=sink.requests_tables,
+    )
+
+
+def _file(file: str | None, base: FilePath) -> str | None:
+    return None if file is None else _place(file, base)
 
 
 def _place(place: str, base: FilePath) -> str:

@@ -5,8 +5,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from headwater.brokers.nats.streams import Retention
 from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
-from headwater.spark.settings import MIB, LaneRule, SchemaChanges, SlotLossRule, SnapshotRule
+from headwater.spark.settings import MIB, Encoding, LaneRule, SchemaChanges, SlotLossRule, SnapshotRule
 
 
 def _read_size(value: Toml) -> Toml:
@@ -46,6 +47,7 @@ class Source(Section):
     max_bytes: Size = 16 * MIB
     snapshot: SnapshotRule = SnapshotRule.INITIAL
     on_slot_loss: SlotLossRule = SlotLossRule.FAIL
+    status_interval: Duration = timedelta(seconds=1)
 
 
 class Transform(Section):
@@ -91,7 +93,37 @@ class NoopSink(Section):
     name: str = "noop"
 
 
-AnySink: TypeAlias = Annotated[PostgresSink | ParquetSink | ConsoleSink | NoopSink, Field(discriminator="type")]
+class NatsSink(Section):
+    """`[[sinks]]` of type nats."""
+
+    type: Literal["nats"]
+    name: str = "nats"
+    url: str
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    nkey_file: str | None = None
+    creds_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_first: bool = False
+    timeout: Duration = timedelta(seconds=30)
+    max_pending: int = 4000
+    namespace: str = "CREEK"
+    generation: Literal[1, 2] = 1
+    encoding: Encoding = Encoding.CREEK
+    cloudevents: bool = False
+    replicas: int | None = None
+    max_age: Duration | None = None
+    max_bytes: Size | None = None
+    max_msgs: int | None = None
+    retention: Retention | None = None
+    requests: bool = True
+    requests_tables: tuple[str, ...] = ()
+
+
+AnySink: TypeAlias = Annotated[PostgresSink | ParquetSink | ConsoleSink | NoopSink | NatsSink, Field(discriminator="type")]
 
 
 class File(Section):

@@ -23,7 +23,7 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + b"".join(more() for more in self._reporter.more_metrics)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing yet: what is registered is asked when it is scraped."""

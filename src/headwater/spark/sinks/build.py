@@ -7,6 +7,7 @@ from headwater.model import Lineage
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.spark.settings import (
     ConsoleSinkSettings,
+    NatsSinkSettings,
     NoopSinkSettings,
     ParquetSinkSettings,
     PipelineSettings,
@@ -14,6 +15,7 @@ from headwater.spark.settings import (
     SinkSettings,
 )
 from headwater.spark.sinks.console import ConsoleSink
+from headwater.spark.sinks.nats import NatsSink
 from headwater.spark.sinks.noop import NoopSink
 from headwater.spark.sinks.parquet import ParquetSink
 from headwater.spark.sinks.postgres import PostgresSink
@@ -32,6 +34,7 @@ def build_sinks(settings: PipelineSettings) -> list[Sink]:
             source_url=source.url,
             state_url=settings.state_url,
             tables=source.tables,
+            publication=source.publication,
             lineage=lineage,
         )
         for sink in settings.sinks
@@ -45,9 +48,10 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
     source_url: str,
     state_url: str,
     tables: Sequence[str],
+    publication: str = "",
     lineage: Lineage | None = None,
 ) -> Sink:
-    """The sink, not yet opened. `tables` are those of the source, by name or pattern.
+    """The sink, not yet opened. `tables` are those of the source, by name or pattern, `publication` what they come through.
 
     Rows of the DataFrame `changes` do not say what their positions belong to: `lineage` does, if it is known.
     """
@@ -62,5 +66,15 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
             return ConsoleSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case NoopSinkSettings():
             return NoopSink(settings)
+        case NatsSinkSettings():
+            return NatsSink(
+                settings,
+                pipeline=pipeline,
+                source_url=source_url,
+                state_url=state_url,
+                tables=tables,
+                publication=publication,
+                lineage=lineage,
+            )
         case _:
             assert_never(settings)

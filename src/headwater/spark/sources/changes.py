@@ -32,8 +32,9 @@ from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.types import PgType, Types
 from headwater.spark.frame import Frame, Layout, pack, unpack
-from headwater.spark.settings import MIB
+from headwater.spark.settings import MIB, SnapshotRule
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
+from headwater.spark.sources.adbc import close_kept
 from headwater.spark.sources.content import content_of
 from headwater.spark.sources.envelope import to_envelopes
 from headwater.spark.sources.guard import Guard
@@ -45,7 +46,7 @@ from headwater.spark.sources.log import ChangeLog, write_mark
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.options import Options, parse_options
 from headwater.spark.sources.protect import Protection
-from headwater.spark.sources.reading import close_kept, read_piece
+from headwater.spark.sources.reading import read_piece
 from headwater.spark.sources.step import Step, step_between
 from headwater.spark.sources.table import table_schema, to_table
 from headwater.spark.sources.wanted import Wanted
@@ -321,8 +322,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return frozenset()
         names += tuple(_quoted(name) for name in added if options.table is None)
         if self._wanted is None or self._wanted.patterns != names:
-            self._wanted = Wanted(options.url, options.publication, names)
+            self._wanted = Wanted(options.url, options.publication, names, is_whole=self._takes_all_named)
         return frozenset().union(*map(self._wanted.dropped, batches))
+
+    @property
+    def _takes_all_named(self) -> bool:
+        """Whether each table that the publication names is wanted. Where tables are read first, those wait for that."""
+        options = self._options
+        return options.whole_publication and options.snapshot is SnapshotRule.NEVER
 
     @property
     def _loads(self) -> Loader | None:
@@ -415,6 +422,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batch_bytes=min(_PIECE_BYTES, options.max_bytes),
             buffer_bytes=options.max_bytes,
             confirm_idle=options.state_url is None,
+            status_interval=options.status_interval,
         )
         spill = options.spill_directory
         return settings if spill is None else replace(settings, spill_directory=Path(spill))

@@ -40,6 +40,8 @@ _GROUP_PAGES = 8192
 _PIECES_ALONE = 8
 # How often to look for what was asked for, and for tables that have come to match a pattern.
 _LOOK_SECONDS, _FIND_SECONDS = 1.0, 10.0
+# Why a table is left that may come back, other than one that the user has taken out of the pipeline.
+_TAKEN_OUT = "taken out of the publication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,9 @@ class Loader:
             tables, published = list_tables(connection), find_publication(connection, options.publication)
         listed = self._store.tables()
         self._request_strayed(listed, tables, published)
+        if options.whole_publication and published is not None:
+            self._take_named(listed, tables, published)
+            listed = self._store.tables()
         known = {table.key for table in listed}
         named = [pattern for pattern in options.tables if any(map(parse_pattern(pattern).matches, tables))]
         fresh = [(table.schema, table.name) for table in select_tables(tables, named)]
@@ -178,10 +183,29 @@ class Loader:
                 continue
             is_out = not published.holds(table)
             is_other = one.table_oid is not None and one.table_oid != table.oid
-            if is_out or is_other:
+            if is_out and self._options.whole_publication:
+                # Meant so: whoever wants it again puts it back, and then it is read again.
+                if self._options.snapshot is SnapshotRule.INITIAL:
+                    self._store.leave(one.key, _TAKEN_OUT)
+            elif is_out or is_other:
                 why = "it was dropped and made anew" if is_other else "it was taken out of the publication"
                 _log.debug("table %s is read again: %s", table, why, extra={"slot": self._options.slot})
                 self._store.request(one.key, why)
+
+    def _take_named(self, listed: Sequence[PipelineTable], tables: Sequence[Table], published: Found) -> None:
+        """Take in what somebody has added to the publication, by name."""
+        known = {table.key: table for table in listed}
+        patterns = [parse_pattern(pattern) for pattern in self._options.tables]
+        others = (table for table in tables if not any(pattern.matches(table) for pattern in patterns))
+        named = [(table.schema, table.name) for table in others if table.oid in published.tables]
+        if self._options.snapshot is SnapshotRule.NEVER:
+            # Their changes come already.
+            self._store.enlist([table for table in named if table not in known], "streaming", "published")
+            return
+        back = [one.key for one in listed if (one.state, one.reason) == ("left", _TAKEN_OUT)]
+        there = {(table.schema, table.name) for table in tables if published.holds(table)}
+        for table in (*(table for table in named if table not in known), *(table for table in back if table in there)):
+            self._store.add(table)
 
     def _published(self, tables: Sequence[Name]) -> list[Name]:
         """Those of some tables that are published, as far as there is a publication yet."""

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TypeVar
@@ -38,6 +39,8 @@ _KNOWN = {
         "snapshot",
         "pipeline",
         "stateUrl",
+        "wholePublication",
+        "statusIntervalMs",
     )
 }
 # Partitions travel inside of Spark's messages, which end at 128 MiB.
@@ -52,7 +55,8 @@ class Options:
     """What is read, and in which shape. `tables` are made sure to be published; without any, what the publication has.
 
     Which tables are to be read as a whole is looked up under the name `pipeline` in the database `state_url`; without one,
-    only changes are read.
+    only changes are read. With `whole_publication` the tables that somebody adds to the publication, by name, are read too,
+    and those that are taken out of it are left alone. The slot moves every `status_interval` at most.
     """
 
     url: str = field(repr=False)
@@ -71,6 +75,8 @@ class Options:
     snapshot: SnapshotRule
     pipeline: str
     state_url: str | None = field(repr=False)
+    whole_publication: bool = False
+    status_interval: timedelta = timedelta(seconds=1)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -103,11 +109,13 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_rows=_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
         max_bytes=_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES),
         protection=protection,
-        streaming=_choice(_Switch, "streaming", options.get("streaming", "true").lower()) is _Switch.ON,
+        streaming=_switch("streaming", options.get("streaming", "true")),
         spill_directory=options.get("spillDirectory"),
         snapshot=snapshot,
         pipeline=options.get("pipeline", options["slot"]),
         state_url=state_url,
+        whole_publication=_switch("wholePublication", options.get("wholePublication", "false")),
+        status_interval=timedelta(milliseconds=_number("statusIntervalMs", options.get("statusIntervalMs", "1000"), 1)),
     )
 
 
@@ -151,6 +159,10 @@ def _choice(kind: type[Choice], name: str, text: str) -> Choice:
         return kind(text)
     except ValueError as exc:
         raise SettingsError(f"option `{name}` is {text!r}, and has to be one of {', '.join(kind)}") from exc
+
+
+def _switch(name: str, text: str) -> bool:
+    return _choice(_Switch, name, text.lower()) is _Switch.ON
 
 
 def _number(name: str, text: str, least: int, most: int | None = None) -> int:

@@ -14,11 +14,12 @@ class Wanted:
     """Judges each table when it first appears, by the catalog of then; a partition is wanted if a parent of it is.
 
     Only where the publication holds more than was asked for: the catalog may have moved on since a change was written, and
-    what a narrow publication sends was asked for, whatever became of its table.
+    what a narrow publication sends was asked for, whatever became of its table. If all that it names `is_whole` wanted, it
+    is narrow unless it has all tables, or whole schemas.
     """
 
-    def __init__(self, url: str, publication: str, patterns: tuple[str, ...]) -> None:
-        self._url, self._publication, self.patterns = url, publication, patterns
+    def __init__(self, url: str, publication: str, patterns: tuple[str, ...], *, is_whole: bool = False) -> None:
+        self._url, self._publication, self.patterns, self._is_whole = url, publication, patterns, is_whole
         self._patterns = [parse_pattern(pattern) for pattern in patterns]
         self._judged: dict[bytes, bool] = {}
 
@@ -33,10 +34,13 @@ class Wanted:
                 published, tables = find_publication(connection, self._publication), list_tables(connection)
             is_narrow = not self._holds_more(published, tables)
             by_oid = {table.oid: table for table in tables}
-            self._judged.update((message, is_narrow or self._judge(parse_relation(message), by_oid)) for message in unknown)
+            named = frozenset(published.tables if published is not None and self._is_whole else ())
+            self._judged.update(
+                (message, is_narrow or self._judge(parse_relation(message), by_oid, named)) for message in unknown
+            )
         return frozenset(oid for oid, message in described.items() if not self._judged[message])
 
-    def _judge(self, relation: Relation, tables: dict[int, Table]) -> bool:
+    def _judge(self, relation: Relation, tables: dict[int, Table], named: frozenset[int]) -> bool:
         if relation.oid not in tables:
             # Gone by now; what it did while it was there is wanted all the same if the name is.
             return any(
@@ -45,12 +49,12 @@ class Wanted:
                 for pattern in self._patterns
             )
         family = [tables[oid] for oid in (relation.oid, *tables[relation.oid].ancestors) if oid in tables]
-        return any(map(self._matches, family))
+        return any(table.oid in named or self._matches(table) for table in family)
 
     def _holds_more(self, published: Found | None, tables: list[Table]) -> bool:
         if published is None or published.all_tables or published.schemas:
             return True
-        return any(table.oid in published.tables and not self._matches(table) for table in tables)
+        return not self._is_whole and any(table.oid in published.tables and not self._matches(table) for table in tables)
 
     def _matches(self, table: Table) -> bool:
         return any(pattern.matches(table) for pattern in self._patterns)

@@ -13,7 +13,7 @@ from headwater.capture import snapshot
 from headwater.capture.slots import SourceSlot, renew_slot
 from headwater.capture.tables import TableStore
 from headwater.errors import ConnectionLost, SlotLost
-from headwater.spark.sources import reading as reading_module
+from headwater.spark.sources import adbc as adbc_module
 from tests.loading import Replica, follow
 from tests.streams import position, reading
 from tests.waiting import eventually
@@ -456,7 +456,7 @@ def test_a_load_that_holds_nothing_back_ends_before_the_stream_moves_on(shop):
 
 def test_somebody_who_waits_to_lock_a_table_gets_his_turn_and_the_table_is_begun_anew(shop, monkeypatch):
     """The readers would stand behind him, he behind the snapshot's lock, and that waits for the readers."""
-    monkeypatch.setattr(reading_module, "_LOCK_MILLISECONDS", 200)
+    monkeypatch.setattr(adbc_module, "_LOCK_MILLISECONDS", 200)
     replica = Replica()
     with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
         at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])

@@ -13,7 +13,8 @@ select schema_name as schema,
        pieces_done,
        pieces_total,
        rows_estimate,
-       table_oid
+       table_oid,
+       reason
   from headwater.pipeline_table
  where pipeline = %(pipeline)s
  order by schema_name, table_name;
@@ -30,6 +31,10 @@ select headwater.add_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(n
 
 -- name: remove_table
 select headwater.remove_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(name)s::text));
+
+-- name: leave_table
+-- A table is not followed any more, for a reason other than that the user has taken it out of the pipeline.
+select headwater.ask_for_table(%(pipeline)s, format('%%I.%%I', %(schema)s::text, %(name)s::text), 'left', false, %(reason)s);
 
 -- name: request_load
 -- A table is to be read as a whole, for the reason given; not one that was taken out.

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headwater.errors import SinkError
 from headwater.model import Lineage, Position
-from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import fetch_sync
 from headwater.spark.letters import Letter, OpenLetter, list_open, save_letters, supersede
 from headwater.spark.sinks.postgres.apply import Halted, Refused, TableWriter
@@ -62,13 +62,42 @@ class Inputs(Protocol):
         """The letters of changes that are not applied yet, and never can be."""
 
 
+class Ledger(Protocol):
+    """Knows how far tables are, and writes it down in the transaction of the changes."""
+
+    def hold(self, connection: Connection, inputs: Inputs) -> Sequence[LanePosition]:
+        """How far the tables are, once it is sure that nobody else writes to them until the transaction ends."""
+
+    def move_on(self, connection: Connection, positions: Sequence[LanePosition], inputs: Inputs, span: Span) -> None:
+        """Say that all of the inputs is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLedger:
+    """The positions of a sink, by lane; writing is up to the run that has taken the last epoch."""
+
+    address: Address
+    epoch: int
+
+    def hold(self, connection: Connection, inputs: Inputs) -> Sequence[LanePosition]:
+        positions = hold(connection, self.address, self.epoch, inputs.locks, inputs.tables)
+        check_origin(self.address, positions, inputs.lineages)
+        return positions
+
+    def move_on(self, connection: Connection, positions: Sequence[LanePosition], inputs: Inputs, span: Span) -> None:
+        move_on(connection, self.address, positions, inputs.reached(span.end), span)
+
+
 class Contended(Exception):
     """What is in the way of these changes may go with those of other tasks; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneWriter:
-    """Writes what a task got. `is_alone` when no other task has changes of the same batch."""
+    """Writes what a task got. `is_alone` when no other task has changes of the same batch.
+
+    Without a `ledger` of its own, positions are those of the sink.
+    """
 
     address: Address
     session: Session
@@ -76,6 +105,7 @@ class LaneWriter:
     is_alone: bool
     # What was done to tables that the source has altered, in sentences.
     notes: list[str] = field(default_factory=list)
+    ledger: Ledger | None = None
 
     def write(self, inputs: Inputs, span: Span, open_letters: Sequence[OpenLetter]) -> Written:
         """Raises Contended, SinkFenced, SinkUnavailable or SinkError, and has then written nothing."""
@@ -113,11 +143,11 @@ class _Attempt:
         connection = session.connection
         with connection.transaction():
             session.begin()
-            positions = hold(connection, address, self.lane.epoch, inputs.locks, inputs.tables)
-            check_origin(address, positions, inputs.lineages)
+            ledger = self.lane.ledger or SinkLedger(address, self.lane.epoch)
+            positions = ledger.hold(connection, inputs)
             work = {table: runs for table in inputs.tables if (runs := inputs.runs(table, positions))}
             boxes = self._apply(work)
-            move_on(connection, address, positions, inputs.reached(span.end), span)
+            ledger.move_on(connection, positions, inputs, span)
             unreadable = inputs.unreadable(positions, address)
             refused = [letter for box in boxes for letter in box.letters()]
             if unreadable or refused:

@@ -71,12 +71,16 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True)
 class TableSwapper:
-    """What the driver does for an attempt at loading tables; `lineage` names its rows in letters."""
+    """What the driver does for an attempt at loading tables; `lineage` names its rows in letters.
+
+    If it `keeps_others`, rows that the source does not have stay.
+    """
 
     address: Address
     session: Session
     epoch: int
     lineage: Lineage
+    keeps_others: bool = False
 
     def begin(self, loading: Loading, source: Sequence[SourceTable], *, creates: bool) -> None:
         """Get ready for an attempt: make tables that are missing, and let go of attempts that have died.
@@ -113,9 +117,10 @@ class TableSwapper:
 
     def swap(self, loading: Loading) -> Written:
         """Put an attempt's rows in their place, unless they are there; counts the letters of those that were refused."""
-        return patiently(self.address, self.session, lambda: self._swap(loading))
+        return patiently(self.address, self.session, lambda: self.swap_within(loading))
 
-    def _swap(self, loading: Loading) -> Written:
+    def swap_within(self, loading: Loading) -> Written:
+        """As `swap`, in the transaction that the session is in, if it is in one; whoever began it tries again."""
         connection, address, attempt = self.session.connection, self.address, loading.attempt
         with connection.transaction():
             self.session.begin()
@@ -154,7 +159,8 @@ class TableSwapper:
 
     def _replace_rows(self, contents: Sequence["_Content"]) -> list[tuple["_Content", list[_Refused]]]:
         """Bring all tables to their contents, and return what was refused."""
-        _in_turn(contents, _Content.clear)
+        if not self.keeps_others:
+            _in_turn(contents, _Content.clear)
         return _in_turn(contents, _Content.fill)
 
     def _letters(

@@ -60,9 +60,9 @@ class WriteTask:
         changes, loaded = self._parted(batch for batch in batches if batch.num_rows)
         if changes:
             notes: list[str] = []
-            yield self._outcome(lambda: self._write(pa.Table.from_batches(changes), notes), notes, is_load=False)
+            yield outcome(lambda: self._write(pa.Table.from_batches(changes), notes), notes, is_load=False)
         if loaded is not None:
-            yield self._outcome(lambda: self._load(loaded), [], is_load=True)
+            yield outcome(lambda: self._load(loaded), [], is_load=True)
 
     def _parted(self, batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
         """The changes, and the rows of whole tables, if there are any: those come behind, and are not held all at a time."""
@@ -74,19 +74,6 @@ class WriteTask:
             if pc.any(is_load).as_py():
                 return changes, chain([batch.filter(is_load)], batches)
         return changes, None
-
-    def _outcome(self, work: Callable[[], Written], notes: list[str], *, is_load: bool) -> pa.RecordBatch:
-        written, failure, reason = Written(), None, None
-        try:
-            written = work()
-        except Contended:
-            failure = _CONTENDED
-        except SinkError as error:
-            failure, reason = next((name for name, kind in _FAILURES.items() if type(error) is kind), _FAILED), error.reason
-        outcome = {"changes": [written.changes], "skipped": [written.skipped], "letters": [written.letters]}
-        said = {"failure": failure, "reason": reason, "notes": "\n".join(notes) or None}
-        text = {name: pa.array([word], pa.string()) for name, word in said.items()}
-        return pa.RecordBatch.from_pydict({**outcome, "is_load": [is_load], **text})
 
     def _write(self, rows: pa.Table, notes: list[str]) -> Written:
         session = kept_session(self.address.url)
@@ -110,6 +97,21 @@ class WriteTask:
         context = TaskContext.get()
         rows = envelope_rows(batches, self.lineage, loading.attempt, self.address)
         return loader.load(rows, loading.first, context.partitionId() if context else 0)
+
+
+def outcome(work: Callable[[], Written], notes: list[str], *, is_load: bool) -> pa.RecordBatch:
+    """What became of a task's work, and what it was to say, as a row."""
+    written, failure, reason = Written(), None, None
+    try:
+        written = work()
+    except Contended:
+        failure = _CONTENDED
+    except SinkError as error:
+        failure, reason = next((name for name, kind in _FAILURES.items() if type(error) is kind), _FAILED), error.reason
+    counts = {"changes": [written.changes], "skipped": [written.skipped], "letters": [written.letters]}
+    said = {"failure": failure, "reason": reason, "notes": "\n".join(notes) or None}
+    text = {name: pa.array([word], pa.string()) for name, word in said.items()}
+    return pa.RecordBatch.from_pydict({**counts, "is_load": [is_load], **text})
 
 
 def is_loaded(batch: pa.RecordBatch, shape: Shape) -> pa.BooleanArray:

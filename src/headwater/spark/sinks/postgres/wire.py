@@ -49,7 +49,7 @@ class WireRun:
         """As the catalog told it, or if it did not, as far as the stream does."""
         own = self.frames[self.parts[0].origin]
         told = next((layout for relation, layout in own.layouts if relation == self.relation), None)
-        return told or _layout(self.relation, own.types)
+        return told or layout_of(self.relation, own.types)
 
     @property
     def start(self) -> Position:
@@ -172,7 +172,7 @@ def sent_of(relation: Relation) -> Sent:
     return Sent(tuple(column.name for column in columns), identity)
 
 
-def _layout(relation: Relation, types: Types) -> Layout:
+def layout_of(relation: Relation, types: Types) -> Layout:
     """What a Relation message tells by itself."""
     columns = tuple(LayoutColumn(None, c.name, c.type_oid, c.typmod, _own_name(c, types)) for c in relation.columns)
     return Layout(relation.oid, columns)

@@ -17,9 +17,9 @@ from headwater.spark.sinks.postgres.load import PieceLoader, chunk_pieces, envel
 from headwater.spark.sinks.postgres.prepare import read_tables
 from headwater.spark.sinks.postgres.swap import TableSwapper
 from headwater.spark.sinks.postgres.wire import Frames
+from headwater.spark.sources.adbc import close_kept
 from headwater.spark.sources.changes import ChangesReader, LanePartition
 from headwater.spark.sources.offset import Offset
-from headwater.spark.sources.reading import close_kept
 from headwater.spark.sources.step import step_between
 from tests.integration.spark.sinks.postgres.applying import LINEAGE, PIPELINE, SINK, Applying, applying
 from tests.streams import new_reader

@@ -1,0 +1,122 @@
+"""Messages that go out, as columns, and their publishes as one buffer: no Python runs per message."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import SettingsError
+
+Integers = npt.NDArray[np.int64]
+
+_ID = b"\r\nNATS/1.0\r\nNats-Msg-Id: "
+# What the headers of a message have besides the id and its own lines: from NATS/1.0 on, without the line end before it.
+HEADER_BYTES = len(_ID) - 2 + len(b"\r\n\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Messages of one subject, in order."""
+
+    subject: str
+    # Nats-Msg-Id of each; JetStream stores none of them twice within the stream's duplicate window.
+    ids: pa.Array
+    payloads: pa.Array
+    # More header lines of each, `Name: value\r\n` after one another.
+    headers: pa.Array | None = None
+    # Where messages may consist of several packets: true for the first of each. Without it, each is a message of its own.
+    starts: pa.Array | None = None
+
+    def __post_init__(self) -> None:
+        columns = [column for column in (self.ids, self.payloads, self.headers, self.starts) if column is not None]
+        if len({len(column) for column in columns}) != 1:
+            raise SettingsError(f"the columns of the messages for {self.subject!r} differ in length")
+        if not self.subject or any(character.isspace() for character in self.subject):
+            raise SettingsError(f"{self.subject!r} is no subject of NATS; it must not be empty nor hold blanks")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def sizes(self) -> Integers:
+        """What each message counts against the server's max_payload: its headers and its payload."""
+        sizes = _sizes(self.ids) + _sizes(self.payloads) + HEADER_BYTES
+        return sizes if self.headers is None else sizes + _sizes(self.headers)
+
+    def part(self, start: int, end: int) -> "Outgoing":
+        columns = (self.ids, self.payloads, self.headers, self.starts)
+        return Outgoing(
+            self.subject, *(column if column is None else column.slice(start, end - start) for column in columns)
+        )
+
+    def chosen(self, indices: Integers, rounds: Integers) -> "Outgoing":
+        """Some of the messages; the ids of those whose round n is not 0 end in `-r<n>`."""
+        if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
+            chosen = self.part(int(indices[0]), int(indices[-1]) + 1)
+        else:
+            columns = (self.ids, self.payloads, self.headers, self.starts)
+            places = pa.array(indices)
+            chosen = Outgoing(self.subject, *(column if column is None else column.take(places) for column in columns))
+        return replace(chosen, ids=_renamed(chosen.ids, rounds)) if rounds.any() else chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Publishes, one after the other, and where each begins; the last offset is the end."""
+
+    data: memoryview
+    offsets: Integers
+
+    def part(self, start: int, end: int) -> memoryview:
+        return self.data[self.offsets[start] : self.offsets[end]]
+
+
+def build_frames(outgoing: Outgoing, reply_prefix: str, first: int) -> Frames:
+    """HPUB of each message with its id; answers go to the prefix and the message's number, counted from `first`."""
+    header_sizes, headers = _sizes(outgoing.ids) + HEADER_BYTES, outgoing.headers
+    if headers is not None:
+        headers = pc.fill_null(headers.cast(pa.large_binary()), b"")
+        header_sizes = header_sizes + _sizes(headers)
+    # The scalars of a join cost as much as arrays do, so what stands between blanks is joined first.
+    line = pc.binary_join_element_wise(
+        _digits(np.arange(first, first + len(outgoing))),
+        _digits(header_sizes),
+        _digits(header_sizes + _sizes(outgoing.payloads)),
+        _constant(b" "),
+    )
+    joined = pc.binary_join_element_wise(
+        _constant(f"HPUB {outgoing.subject} {reply_prefix}".encode()),
+        line,
+        _constant(_ID),
+        outgoing.ids.cast(pa.large_binary()),
+        *([_constant(b"\r\n\r\n")] if headers is None else [_constant(b"\r\n"), headers, _constant(b"\r\n")]),
+        outgoing.payloads.cast(pa.large_binary()),
+        _constant(b"\r\n"),
+        _constant(b""),
+    )
+    return Frames(memoryview(joined.buffers()[2]), _offsets(joined))
+
+
+def _renamed(ids: pa.Array, rounds: Integers) -> pa.Array:
+    ids = ids.cast(pa.large_binary())
+    suffixed = pc.binary_join_element_wise(ids, _constant(b"-r"), _digits(rounds), _constant(b""))
+    return pc.if_else(pa.array(rounds > 0), suffixed, ids)
+
+
+def _sizes(values: pa.Array) -> Integers:
+    lengths = pc.fill_null(pc.binary_length(values), 0)
+    return np.asarray(lengths, dtype=np.int64)
+
+
+def _digits(numbers: Integers) -> pa.Array:
+    return pa.array(numbers).cast(pa.large_string()).cast(pa.large_binary())
+
+
+def _constant(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())
+
+
+def _offsets(values: pa.Array) -> Integers:
+    offsets = np.frombuffer(values.buffers()[1], np.int64)
+    return offsets[values.offset : values.offset + len(values) + 1]

@@ -1,0 +1,222 @@
+"""Publishing to JetStream in bulk: many messages under way at once, durable on return, in order, each id once.
+
+nats-py costs a coroutine, a future and a JSON parse for each message. Here a whole window of publishes is one buffer, and
+the answers to it are read as they come, so that neither side waits for the other to read.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.acks import AckReader, Acks, Failure
+from headwater.brokers.nats.frames import Frames, Outgoing, build_frames
+from headwater.brokers.nats.ledger import Ledger, Published, Refused
+from headwater.brokers.nats.link import INBOX_SID, Link
+from headwater.errors import BrokerUnavailable
+
+__all__ = ["Outgoing", "Published", "Publisher", "Refused"]
+
+# Publishes are built this many at a time: enough that the cost of a build is that of its messages.
+_BLOCK_MESSAGES, _BLOCK_BYTES = 4000, 8 << 20
+# And sent this many at a time, so that the server is at work while we read its answers.
+_SLICE_MESSAGES = 500
+# Less than the 128 MiB that a stream lets wait in memory before it refuses more; several writers share them.
+_PENDING_BYTES = 16 << 20
+# A connection on which no answer comes is given up after a part of the timeout, so that another one can be tried in time.
+_TRIES_PER_TIMEOUT = 3
+# Between tries while the server is away or refuses; short, since what is lost is the time after it is well again.
+_PAUSE_SECONDS = 0.1
+_MESSAGE_TOO_LARGE = 10054
+
+
+class Publisher:
+    """One writer; not for use by several threads. It connects again by itself, for as long as `access.timeout`."""
+
+    def __init__(self, access: NatsAccess) -> None:
+        self._access = access
+        self._seconds = access.timeout.total_seconds()
+        self._link: Link | None = Link(access)
+        self.max_payload = self._link.max_payload
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def publish(self, outgoing: Outgoing) -> Published:
+        """Store all messages; on return each is acknowledged, was there already, or is refused for good.
+
+        What is not acknowledged is sent again, from the first such message on, until nothing has moved for
+        `access.timeout`: then it is `BrokerUnavailable`, and any part of the messages may have been stored. Messages that
+        came to stand behind later ones are stored once more behind those, under their id and `-r<n>`.
+        """
+        ledger = Ledger(len(outgoing), _booleans(outgoing.starts))
+        patience = _Patience(self._seconds)
+        while (start := ledger.first_open()) is not None:
+            try:
+                failure = self._attempt(outgoing, ledger)
+            except BrokerUnavailable as error:
+                self.close()
+                patience.spend(start, error)
+            except BaseException:
+                # Answers to what is under way must not be taken for those of the next call.
+                self.close()
+                raise
+            else:
+                if failure is not None:
+                    patience.spend(start, self._refused(outgoing.subject, failure))
+            ledger.reopen_misplaced()
+        return ledger.result()
+
+    def _attempt(self, outgoing: Outgoing, ledger: Ledger) -> Failure | None:
+        """Send all from the first open message on and note the answers; what went wrong, for a reason that may pass.
+
+        Once a message is refused or found in the wrong place no more are sent: all behind it would be misplaced too.
+        """
+        link = self._connected()
+        self._refuse_oversized(outgoing, ledger)
+        indices = ledger.to_send()
+        flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access)
+        failure: Failure | None = None
+        for answer in flight.answers():
+            match answer:
+                case Acks(numbers, sequences, is_duplicate):
+                    if not ledger.acknowledge(indices[numbers], sequences, is_duplicate):
+                        flight.stop()
+                case Failure(number, code, reason) if answer.is_final:
+                    ledger.refuse(int(indices[number]), code, reason)
+                case Failure():
+                    failure = failure or answer
+                    flight.stop()
+        return failure
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            self._link = Link(self._access)
+            self.max_payload = self._link.max_payload
+        return self._link
+
+    def _refuse_oversized(self, outgoing: Outgoing, ledger: Ledger) -> None:
+        """The server would hang up on a publish larger than this."""
+        sizes = outgoing.sizes()
+        for index in np.flatnonzero(sizes > self.max_payload).tolist():
+            reason = f"{sizes[index]} bytes with headers are more than the server's max_payload of {self.max_payload}"
+            ledger.refuse(index, _MESSAGE_TOO_LARGE, reason)
+
+    def _refused(self, subject: str, failure: Failure) -> BrokerUnavailable:
+        where = self._access.describe()
+        return BrokerUnavailable(
+            f"NATS at {where} does not store messages for {subject!r}: {failure.reason}; {_remedy(failure)}"
+        )
+
+
+class _Flight:
+    """Messages on their way over one link."""
+
+    def __init__(self, link: Link, outgoing: Outgoing, access: NatsAccess) -> None:
+        self._link, self._outgoing, self._max_pending = link, outgoing, access.max_pending
+        self._quiet_seconds = access.timeout.total_seconds() / _TRIES_PER_TIMEOUT
+        self._reader = AckReader(f"{link.inbox}.", INBOX_SID)
+        sizes = outgoing.sizes()
+        self._ends = np.concatenate([[0], np.cumsum(sizes)])
+        self._count = len(sizes)
+        self._sent = self._answered = 0
+        self._block, self._block_start, self._block_end = Frames(memoryview(b""), np.zeros(1, np.int64)), 0, 0
+
+    def stop(self) -> None:
+        """Send no more; what is under way is still waited for."""
+        self._count = self._sent
+
+    def answers(self) -> Iterator[Acks | Failure]:
+        """The answers as they come, until each message that was sent has one."""
+        heard = time.monotonic()
+        while self._answered < self._count:
+            self._send()
+            before = self._answered, self._link.waiting_bytes
+            self._link.pump(self._quiet_seconds)
+            yield from self._collect()
+            now = time.monotonic()
+            if (self._answered, self._link.waiting_bytes) != before:
+                heard = now
+            elif now - heard > self._quiet_seconds:
+                raise BrokerUnavailable(
+                    f"no answer from NATS at {self._link.where} to what was published to {self._outgoing.subject!r} within "
+                    f"{self._quiet_seconds:g} s"
+                )
+
+    def _collect(self) -> Iterator[Acks | Failure]:
+        while run := self._link.take_run(self._reader.run):
+            acks = self._reader.parse_run(run)
+            self._answered += len(acks.numbers)
+            yield acks
+        for message in self._link.messages():
+            answer = self._reader.parse(message)
+            if answer is not None:
+                self._answered += 1
+                yield answer
+
+    def _send(self) -> None:
+        """Put into the line what may be under way besides what is."""
+        while self._sent < self._count and self._link.waiting_bytes < _BLOCK_BYTES:
+            end = min(self._sent + _SLICE_MESSAGES, self._answered + self._max_pending, self._count)
+            in_bytes = int(np.searchsorted(self._ends, self._ends[self._answered] + _PENDING_BYTES, side="right")) - 1
+            end = min(end, max(in_bytes, self._answered + 1))
+            if end <= self._sent:
+                return
+            if self._sent >= self._block_end:
+                self._build()
+            end = min(end, self._block_end)
+            self._link.send(self._block.part(self._sent - self._block_start, end - self._block_start))
+            self._sent = end
+
+    def _build(self) -> None:
+        start = self._sent
+        in_bytes = int(np.searchsorted(self._ends, self._ends[start] + _BLOCK_BYTES, side="right")) - 1
+        end = min(start + _BLOCK_MESSAGES, max(in_bytes, start + 1), len(self._ends) - 1)
+        self._block = build_frames(self._outgoing.part(start, end), f"{self._link.inbox}.", start)
+        self._block_start, self._block_end = start, end
+
+
+class _Patience:
+    """How long a publish goes on without moving."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._start, self._since = -1, 0.0
+
+    def spend(self, start: int | None, error: BrokerUnavailable) -> None:
+        """Wait a little before the next try; raises the error once nothing has moved for too long."""
+        now = time.monotonic()
+        if start is None or start != self._start:
+            self._start, self._since = -1 if start is None else start, now
+        if now - self._since + _PAUSE_SECONDS > self._seconds:
+            raise error
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _booleans(values: pa.Array | None) -> npt.NDArray[np.bool_] | None:
+    return None if values is None else np.asarray(values, dtype=np.bool_)
+
+
+def _remedy(failure: Failure) -> str:
+    words = failure.reason.lower()
+    if failure.code == 503:
+        return "it was deleted, or never made: starting the pipeline again makes it"
+    if "maximum" in words and "exceeded" in words:
+        return (
+            "the stream is full and set to refuse what is new: raise its limits, purge it, or set its discard policy to old"
+        )
+    if "insufficient" in words or "resource" in words:
+        return "JetStream has no room: give the server or the account more storage, or limit what streams keep"
+    return "look into the server's log"

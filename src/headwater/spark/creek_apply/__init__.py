@@ -1,0 +1,1 @@
+"""The Creek consumer: tables of a PostgreSQL kept equal to those that Creek streams tell of, what creek-pg-client is for."""

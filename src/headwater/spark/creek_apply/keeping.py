@@ -1,0 +1,109 @@
+"""Sees to it that every subscription can go on: gives new ones a place in their stream, and says why others are lost."""
+
+import logging
+from contextlib import closing
+
+from headwater.brokers.nats.streams import StreamInfo
+from headwater.capture.tables import Reading, TableStore
+from headwater.creek.consumer.statements import (
+    Place,
+    Subscription,
+    ask_for_snapshot,
+    fail_subscription,
+    find_stream,
+    list_subscriptions,
+    place_subscription,
+    save_stream,
+)
+from headwater.creek.names import Kind
+from headwater.errors import PositionError
+from headwater.model import Lsn
+from headwater.postgres.connect import Connection
+from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings, Mode
+from headwater.spark.sinks.postgres.target import read_targets
+from headwater.spark.sources.creek.stream import StreamWatch, identity_of
+
+_log = logging.getLogger(__name__)
+
+
+def keep(settings: ApplySettings, connection: Connection) -> list[str]:
+    """Look through the subscriptions, and return the streams that have some which can go on, by name."""
+    found = [one for one in fetch_sync(connection, list_subscriptions()) if one.is_active and one.error is None]
+    _ask_for_doubtful(settings, connection, found)
+    by_stream: dict[str, list[Subscription]] = {}
+    for one in found:
+        stream = settings.names(one.mapping.topic.database).stream(Kind.WAL)
+        by_stream.setdefault(stream, []).append(one)
+    return sorted(stream for stream, some in by_stream.items() if _keep_stream(settings, connection, stream, some))
+
+
+def _ask_for_doubtful(settings: ApplySettings, connection: Connection, found: list[Subscription]) -> None:
+    """Have snapshots loaded of tables whose source was altered in a way that no change tells what old rows have since."""
+    by_name = {one.mapping.target.name: one for one in found}
+    with closing(TableStore(settings.url, PIPELINE)) as store:
+        known = {table.key: table for table in store.tables()}
+        store.enlist([name for name in by_name if name not in known], "streaming", "followed by Creek")
+        for name, table in known.items():
+            if table.state == "wanted" and name in by_name:
+                one = by_name[name]
+                _log.warning("table %s: a snapshot is loaded, for %s", one.target, table.reason)
+                fetch_sync(connection, ask_for_snapshot(one.mapping, Mode.UPSERT))
+                store.save_loaded(Reading("", [name], [table.request], [None], "", Lsn(0)))
+
+
+def _keep_stream(settings: ApplySettings, connection: Connection, stream: str, found: list[Subscription]) -> bool:
+    with closing(StreamWatch(settings.access, stream)) as watch:
+        try:
+            info = watch.info()
+        except PositionError as error:
+            _log.warning("%s; its tables wait", error)
+            return False
+    targets = read_targets(connection, [one.mapping.target.name for one in found])
+    good = 0
+    for one in found:
+        reason = _why_lost(one, stream, info)
+        if one.mapping.target.name not in targets:
+            reason = (
+                f"table {one.target} is missing in the target; make it with `headwater creek apply create-schemas "
+                f"{one.mapping}`, or load a snapshot"
+            )
+        if reason is not None:
+            _log.error("table %s: left where it is: %s", one.target, reason)
+            execute_sync(connection, fail_subscription(one, reason))
+            continue
+        good += 1
+        if one.place is None:
+            beginning = Place(stream, identity_of(info), max(0, info.first_seq - 1))
+            execute_sync(connection, place_subscription(one.target, beginning))
+    _keep_place(connection, stream, info)
+    return good > 0
+
+
+def _why_lost(one: Subscription, stream: str, info: StreamInfo) -> str | None:
+    """Why a subscription cannot go on from where it is, if it cannot."""
+    place = one.place
+    if place is None:
+        return None
+    remedy = f"load a snapshot with `headwater creek apply snapshot {one.mapping}`"
+    if place.stream != stream:
+        return f"it was read from stream {place.stream!r}, and is in {stream!r} now; {remedy}"
+    if place.identity != identity_of(info):
+        return f"stream {stream!r} was deleted and made anew; {remedy}"
+    if place.sequence > info.last_seq:
+        return f"stream {stream!r} ends at {info.last_seq}, and the table is at {place.sequence} of it; {remedy}"
+    first_needed = min([place.sequence + 1, *place.begun.values()])
+    if first_needed < info.first_seq:
+        return (
+            f"stream {stream!r} begins at {info.first_seq}, and the table needs it from {first_needed} on: its limits have "
+            f"removed what lies between; {remedy}"
+        )
+    return None
+
+
+def _keep_place(connection: Connection, stream: str, info: StreamInfo) -> None:
+    """If the stream has lost what comes next, go on at its end: each table that missed it is left where it was."""
+    identity = identity_of(info)
+    known = fetch_sync(connection, find_stream(stream, identity))
+    if known and min([known[0].sequence + 1, *known[0].begun.values()]) < info.first_seq:
+        execute_sync(connection, save_stream(Place(stream, identity, info.last_seq)))

@@ -1,0 +1,163 @@
+"""`headwater creek produce` as a program: from Creek's environment alone, in the place of a Creek producer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import closing
+
+import pytest
+
+from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.link import Link
+from headwater.brokers.nats.streams import stream_info
+from headwater.creek.names import Generation, Kind, Names
+from headwater.postgres.connect import connect_sync
+from tests.nats_streams import fresh_namespace, schemas, wal
+from tests.waiting import eventually
+
+COMMAND = (sys.executable, "-m", "headwater.cli", "creek", "produce")
+
+
+@pytest.fixture
+def environ(database, nats, tmp_path):
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "NATS", "CREEK", "HEADWATER"))}
+    return own | {
+        "PG_URI": database,
+        "PG_PUBLICATION_NAME": "creek pub",
+        "PG_PUBLICATION_SLOT": f"creek_{database.rpartition('_')[2][:16]}",
+        "NATS_URI": nats.url,
+        "NATS_NAMESPACE": fresh_namespace(),
+        "PROMETHEUS_PORT": str(free_port()),
+        "HOME": str(tmp_path),
+    }
+
+
+@pytest.fixture
+def source(database):
+    with closing(connect_sync(database)) as connection:
+        connection.execute("create table other (id int primary key, data text)")
+        connection.execute('create table "Order Items" (id int primary key)')
+        connection.execute("create table prices (id int, at date, primary key (id, at)) partition by range (at)")
+        connection.execute("create table prices_2023 partition of prices for values from ('2023-01-01') to ('2024-01-01')")
+        yield connection
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        return place.getsockname()[1]
+
+
+def produce(environ, *arguments, directory=None):
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=250)
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_told_to_stop(
+    environ, source, nats, tmp_path
+):
+    # As Creek leaves them: a publication that lacks a table of PG_TABLES, and has one more.
+    source.execute('create publication "creek pub" for table other with (publish_via_partition_root = true)')
+    environ |= {
+        "PG_TABLES": 'public.other, public.prices public."Order Items"',
+        "PG_MESSAGE_TIMEOUT": "9s",
+        "NATS_TIMEOUT": "20s",
+        "NATS_MAX_PENDING": "100",
+        "NATS_RETENTION_MAX_AGE": "24h",
+        "NATS_RETENTION_MAX_MSGS": "5000",
+        "NATS_REPLICAS": "1",
+        "LOG_LEVEL": "warn",
+        "CREEK_GENERATION": "2",
+    }
+    access = NatsAccess(url=nats.url)
+    names = Names(environ["NATS_NAMESPACE"], source.info.dbname, Generation.TWO)
+    with (tmp_path / "log").open("w+") as log, subprocess.Popen([*COMMAND], env=environ, stderr=log) as process:
+        eventually(lambda: len(published_schemas(access, names)) == 3, seconds=120)
+        source.execute("insert into other values (1, 'test')")
+        source.execute("insert into prices values (1, '2023-05-05')")
+        source.execute('insert into "Order Items" values (1)')
+        eventually(lambda: len(wal(access, names)) == 3, seconds=60)
+        (setting,) = walsender_timeout(source, environ["PG_PUBLICATION_SLOT"])
+        figures = eventually(lambda: metrics_with(environ, "creek_producer_pg_behind_bytes"), seconds=30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read()
+        log.seek(0)
+        assert log.read() == ""
+    assert setting == "9s"
+    assert {message.source.table for message in wal(access, names)} == {"other", "prices", "Order Items"}
+    with closing(Link(access)) as link:
+        config = stream_info(link, names.stream(Kind.WAL)).config
+    assert (config["max_age"], config["max_msgs"]) == (24 * 3600 * 10**9, 5000)
+    inserted = 'creek_producer_pg_reads{creek_pg_source="public.other",creek_producer_pg_op="insert",creek_stream_type="wal"}'
+    assert f"{inserted} 1.0" in figures
+    assert "# TYPE creek_producer_pg_reads counter" in figures
+    assert "creek_producer_wal_subscriptions 3.0" in figures
+    assert "creek_producer_lsn " in figures
+    assert "headwater_rows_total" in figures
+
+
+def published_schemas(access, names):
+    return [one.source for one in schemas(access, names)]
+
+
+def walsender_timeout(source, slot):
+    """What the server was told by the reader of the slot, as its command line shows it nowhere."""
+    query = "select pid from pg_stat_replication where pid = (select active_pid from pg_replication_slots where slot_name = %s)"
+    assert eventually(lambda: source.execute(query, [slot]).fetchall())
+    return ("9s",)
+
+
+def metrics_with(environ, name):
+    with urllib.request.urlopen(f"http://127.0.0.1:{environ['PROMETHEUS_PORT']}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return text if f"\n{name} " in text else ""
+
+
+def test_everything_that_is_missing_or_wrong_is_named_at_once(environ):
+    for name in ("PG_URI", "NATS_URI"):
+        del environ[name]
+    environ |= {"PG_MESSAGE_TIMEOUT": "10", "NATS_RETENTION_POLICY": "3", "PROMETHEUS_PORT": "0"}
+
+    done = produce(environ)
+
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0] == "error: the environment has 5 faults:"
+    told = [line.strip().partition(" ")[0] for line in lines[1:]]
+    assert told == ["PG_URI", "PG_MESSAGE_TIMEOUT", "NATS_URI", "PROMETHEUS_PORT", "NATS_RETENTION_POLICY"]
+    assert all("set it to" in line or "must be" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"PG_TABLES": ""}, "PG_TABLES is empty, and there is no publication 'creek pub' that names tables"),
+        ({"PG_TABLES": "public.othr"}, "PG_TABLES: table public.othr does not exist; did you mean public.other?"),
+        ({"PG_TABLES": "public.keyless"}, "PG_TABLES: table public.keyless has no replica identity"),
+        ({"PG_TABLES": "public.other", "PG_URI": "postgresql://u:p@ss@host/db"}, "PG_URI: the PostgreSQL connection string"),
+        ({"PG_TABLES": "public.other", "NATS_URI": "http://nats:4222"}, "NATS_URI: a NATS url must look like"),
+        ({"PG_TABLES": "public.other", "NATS_NAMESPACE": "a.b"}, "NATS_NAMESPACE: 'a.b' cannot be a NATS namespace"),
+        ({"PG_TABLES": "public.other", "PG_PUBLICATION_SLOT": "Bad-Slot"}, "PG_PUBLICATION_SLOT: "),
+    ],
+)
+def test_what_is_wrong_is_said_of_its_variable_before_anything_is_made(environ, source, changed, said):
+    source.execute("create table keyless (id int)")
+
+    done = produce(environ | changed)
+
+    assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (2, True), done.stderr
+    assert source.execute("select count(*) from pg_publication").fetchall() == [(0,)]
+    source.execute("insert into keyless values (1); update keyless set id = 2")
+
+
+def test_a_port_that_is_taken_is_said_of_its_variable(environ, source):
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = produce(environ | {"PG_TABLES": "public.other", "PROMETHEUS_PORT": str(port)})
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: PROMETHEUS_PORT: port {port} is taken")

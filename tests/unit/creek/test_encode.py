@@ -1,0 +1,499 @@
+"""Changes and rows to the wire: Creek's own packets, what each operation carries, order, and every value read back."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headwater.creek.encode import MAGIC, Encoded, encode_batch, encode_read, encode_rows
+from headwater.creek.framing import frame_all
+from headwater.creek.names import Generation
+from headwater.creek.schema import row_record, row_schema, wal_schema
+from headwater.errors import DecodeError
+from headwater.model import UNCHANGED, Change, Lsn
+from headwater.postgres.replication.batch import Batch, lay_out
+from headwater.postgres.replication.messages import Begin, Relation
+from headwater.postgres.replication.protocol import POSTGRES_EPOCH
+from headwater.postgres.replication.rows import decode_rows
+from headwater.postgres.types.literals import join_array
+from tests import pgoutput_writer as write
+from tests.recorded import batches
+from tests.streams import streams
+from tests.unit.creek import reference
+from tests.unit.creek.reference import NUMERIC_10_5, NUMERIC_12_2, NUMERIC_38_10, NUMERIC_100_50, OIDS, TYPES, relation
+
+LONG = bool(os.environ.get("HEADWATER_LONG"))
+# PostgreSQL counts microseconds from 2000-01-01.
+COMMITTED_AT = 1_700_000_000_000_000
+MICROS = COMMITTED_AT - 946_684_800_000_000
+SENT_AT = 1_700_000_000_500_000
+LSN, PREVIOUS = Lsn.parse("0/17FA337"), Lsn.parse("0/17FA0E5")
+OTHER = relation("other", ("id", "int4", True), ("data", "text", False))
+
+GOLDEN = {
+    Generation.ONE: (
+        "000000000062c301f684f3395d900ce018396f547a4f563251444f413d0a64756d6d798080f281838985060e746573745f64620c7075626c69630a"
+        "6f74686572f00712302f3137464130453512302f3137464133333700c084af8283898506000202020874657374"
+    ),
+    Generation.TWO: (
+        "000000000058c301f869b592f6a3766b182d476d316b76616a646d733d0a64756d6d798080f281838985060e746573745f64620c7075626c69630a"
+        "6f74686572f00712302f3137464133333700c084af8283898506000202020874657374"
+    ),
+}
+
+
+def described(table: Relation) -> bytes:
+    columns = [(column.name, column.type_oid, column.typmod, column.key) for column in table.columns]
+    return write.relation(table.oid, table.name, columns, table.identity)
+
+
+def transaction(*changes: bytes, lsn: int = LSN, xid: int = 504) -> list[bytes]:
+    return [write.begin(lsn, MICROS, xid), *changes, write.commit(lsn, lsn + 8, MICROS)]
+
+
+def batch_of(messages: Sequence[bytes], **parts: Any) -> Batch:
+    data, bounds = lay_out(messages)
+    return Batch(data, bounds, parts.pop("relations", {}), len(messages), Lsn(1), **parts)
+
+
+def encoded(messages: Sequence[bytes], generation: Generation = Generation.ONE, **parts: Any) -> list[Encoded]:
+    return encode_batch(
+        batch_of(messages, **parts),
+        TYPES,
+        database="test_db",
+        generation=generation,
+        sent_at=SENT_AT,
+        previous=PREVIOUS,
+    )
+
+
+def values(each: Encoded) -> list[dict[str, Any]]:
+    """The messages as read under the schema that each of them names."""
+    schemas = {schema.fingerprint: schema for schema in (each.schema, each.widened) if schema is not None}
+    found = []
+    for payload in each.payloads.to_pylist():
+        assert payload[:2] == MAGIC
+        schema = schemas[payload[2:10]]
+        value = reference.read(schema.text, payload[10:])
+        assert value["fingerprint"] == schema.name
+        found.append(value)
+    return found
+
+
+def rows_of(each: Encoded) -> list[tuple[str, Any, Any]]:
+    return [(value["op"], value["before"], value["after"]) for value in values(each)]
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_an_insert_is_the_golden_packet(generation):
+    (found,) = encoded(transaction(described(OTHER), write.insert(OTHER.oid, ["1", "test"])), generation)
+    assert [packet.hex() for packet in frame_all(found.payloads).to_pylist()] == [GOLDEN[generation]]
+    assert found.ops.to_pylist() == ["c"]
+    assert (found.schema, found.widened, found.unchanged) == (wal_schema(OTHER, TYPES, generation), None, None)
+    assert found.relation == OTHER
+    assert (found.places.commit_lsn.tolist(), found.places.xid.tolist()) == ([LSN], [504])
+
+
+def test_the_envelope_tells_where_a_change_comes_from():
+    (found,) = encoded(transaction(described(OTHER), write.insert(OTHER.oid, ["1", "test"])))
+    (value,) = values(found)
+    assert value["source"] == {
+        "name": "dummy",
+        "tx_at": COMMITTED_AT,
+        "db": "test_db",
+        "schema": "public",
+        "table": "other",
+        "tx_id": 504,
+        "last_lsn": "0/17FA0E5",
+        "lsn": "0/17FA337",
+    }
+    assert value["sent_at"] == SENT_AT
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_operations_carry_what_creeks_do(generation):
+    oid = OTHER.oid
+    (found,) = encoded(
+        transaction(
+            described(OTHER),
+            write.insert(oid, ["1", "test"]),
+            write.update(oid, ["1", "cool"]),
+            write.update(oid, ["100", "cool"], ["1", None]),
+            write.delete(oid, ["100", None]),
+            write.truncate(oid),
+            write.insert(oid, ["2", None]),
+        ),
+        generation,
+    )
+    assert rows_of(found) == [
+        ("c", None, {"id": 1, "data": "test"}),
+        ("u", {"id": 1}, {"id": 1, "data": "cool"}),
+        ("u_pk", {"id": 1}, {"id": 100, "data": "cool"}),
+        ("d", {"id": 100}, None),
+        ("t", None, None),
+        ("c", None, {"id": 2, "data": None}),
+    ]
+    assert found.ops.to_pylist() == ["c", "u", "u_pk", "d", "t", "c"]
+    assert found.places.ordinal.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_old_key_that_stayed_makes_an_update_of_the_key_all_the_same():
+    """The server sends one that is stored out of line; Creek looks at nothing else."""
+    (found,) = encoded(transaction(described(OTHER), write.update(OTHER.oid, ["1", "x"], ["1", None])))
+    assert rows_of(found) == [("u_pk", {"id": 1}, {"id": 1, "data": "x"})]
+
+
+def test_a_full_identity_sends_whole_old_rows_and_every_update_is_one_of_the_key():
+    table = relation("whole", ("id", "int4", True), ("v", "text", True), identity="f")
+    (found,) = encoded(
+        transaction(
+            described(table),
+            write.update(table.oid, ["1", "b"], ["1", "a"], "O"),
+            write.update(table.oid, ["1", UNCHANGED], [None, "a"], "O"),
+            write.delete(table.oid, [None, "b"], "O"),
+        )
+    )
+    assert rows_of(found) == [
+        ("u_pk", {"id": 1, "v": "a"}, {"id": 1, "v": "b"}),
+        ("u_pk", {"id": None, "v": "a"}, {"id": 1, "v": "a"}),
+        ("d", {"id": None, "v": "b"}, None),
+    ]
+    assert found.unchanged is None
+
+
+def test_columns_that_the_server_did_not_send_are_null_and_named():
+    table = relation("big", ("id", "text", True), ("a, b", "text", False), ("ü", "text", False), ("c", "int4", False))
+    (found,) = encoded(
+        transaction(
+            described(table),
+            write.update(table.oid, ["1", UNCHANGED, UNCHANGED, "1"]),
+            write.update(table.oid, ["1", "x", None, "2"]),
+            write.update(table.oid, [UNCHANGED, None, UNCHANGED, "3"], ["long key", None, None, None]),
+        )
+    )
+    assert found.unchanged.to_pylist() == ["a%2C%20b,%C3%BC", None, "%C3%BC"]
+    a, u = "a_x2C__x20_b", "_xC3__xBC_"
+    assert rows_of(found) == [
+        ("u", {"id": "1"}, {"id": "1", a: None, u: None, "c": 1}),
+        ("u", {"id": "1"}, {"id": "1", a: "x", u: None, "c": 2}),
+        ("u_pk", {"id": "long key"}, {"id": "long key", a: None, u: None, "c": 3}),
+    ]
+
+
+def test_changes_of_a_table_without_key_have_an_empty_key():
+    table = relation("events", ("v", "text", False))
+    (found,) = encoded(transaction(described(table), write.insert(table.oid, ["a"]), write.update(table.oid, ["b"])))
+    assert rows_of(found) == [("c", None, {"v": "a"}), ("u", {}, {"v": "b"})]
+
+
+def test_transactions_tell_which_one_came_before_them():
+    insert = write.insert(OTHER.oid, ["1", None])
+    messages = [
+        *transaction(described(OTHER), insert, insert, lsn=Lsn.parse("1/0"), xid=5),
+        *transaction(lsn=Lsn.parse("1/80000000"), xid=6),
+        *transaction(insert, lsn=Lsn.parse("FF/DEADBEEF"), xid=2**32 - 1),
+    ]
+    (found,) = encoded(messages)
+    sources = [value["source"] for value in values(found)]
+    assert [(source["last_lsn"], source["lsn"], source["tx_id"]) for source in sources] == [
+        ("0/17FA0E5", "1/0", 5),
+        ("0/17FA0E5", "1/0", 5),
+        ("1/80000000", "FF/DEADBEEF", 2**32 - 1),
+    ]
+
+
+def test_a_transaction_that_goes_on_has_the_one_before_it_from_the_caller():
+    begin = Begin(LSN, POSTGRES_EPOCH, 7)
+    relations = {OTHER.oid: described(OTHER)}
+    messages = [write.insert(OTHER.oid, ["1", None]), write.commit(LSN, LSN + 8)]
+    (found,) = encoded(
+        [*messages, *transaction(write.insert(OTHER.oid, ["2", None]), lsn=LSN + 100)],
+        begin=begin,
+        first_ordinal=3,
+        relations=relations,
+    )
+    sources = [value["source"] for value in values(found)]
+    assert [(source["last_lsn"], source["lsn"]) for source in sources] == [
+        (str(PREVIOUS), str(LSN)),
+        (str(LSN), str(Lsn(LSN + 100))),
+    ]
+    assert found.places.ordinal.tolist() == [3, 0]
+
+
+def test_a_table_that_was_altered_is_parted_there_and_stays_in_order():
+    later = relation("other", ("id", "int4", True), ("data", "text", False), ("more", "int4", False))
+    oid = OTHER.oid
+    found = encoded(
+        transaction(
+            described(OTHER),
+            write.insert(oid, ["1", "a"]),
+            described(OTHER),
+            write.update(oid, ["1", "b"]),
+            described(later),
+            write.insert(oid, ["2", "a", "5"]),
+            described(OTHER),
+            write.delete(oid, ["2", None]),
+            write.insert(oid, ["3", "c"]),
+        )
+    )
+    assert [(each.relation, each.ops.to_pylist()) for each in found] == [
+        (OTHER, ["c", "u"]),
+        (later, ["c"]),
+        (OTHER, ["d", "c"]),
+    ]
+    assert [value["after"] for each in found for value in values(each)] == [
+        {"id": 1, "data": "a"},
+        {"id": 1, "data": "b"},
+        {"id": 2, "data": "a", "more": 5},
+        None,
+        {"id": 3, "data": "c"},
+    ]
+
+
+def test_a_truncate_of_several_tables_is_a_message_for_each():
+    second = Relation(16500, "public", "second", "d", OTHER.columns)
+    found = encoded(transaction(described(OTHER), described(second), write.truncate(OTHER.oid, second.oid)))
+    assert [(each.relation.name, each.ops.to_pylist(), each.places.ordinal.tolist()) for each in found] == [
+        ("other", ["t"], [0]),
+        ("second", ["t"], [1]),
+    ]
+
+
+def test_rows_that_do_not_fit_are_under_the_widened_schema_among_those_that_do():
+    table = relation("price", ("id", "int4", True), ("amount", "numeric", False, NUMERIC_12_2), ("tags", "_int4", False))
+    oid = table.oid
+    (found,) = encoded(
+        transaction(
+            described(table),
+            write.insert(oid, ["1", "1.50", "{1}"]),
+            write.insert(oid, ["2", "NaN", "{2}"]),
+            write.update(oid, ["2", "2.00", "{NULL}"]),
+            write.insert(oid, ["3", None, "{}"]),
+            write.delete(oid, ["3", None, None]),
+        )
+    )
+    assert found.widened == wal_schema(table, TYPES, Generation.ONE, widened=True)
+    plain, wide = found.schema.fingerprint, found.widened.fingerprint
+    assert [payload[2:10] for payload in found.payloads.to_pylist()] == [plain, wide, wide, plain, plain]
+    assert [after for _, _, after in rows_of(found)] == [
+        {"id": 1, "amount": b"\0\x96", "tags": [1]},
+        {"id": 2, "amount": "NaN", "tags": [2]},
+        {"id": 2, "amount": b"\0\xc8", "tags": "{NULL}"},
+        {"id": 3, "amount": None, "tags": []},
+        None,
+    ]
+
+
+def test_a_key_that_does_not_fit_widens_old_and_new_rows_alike():
+    table = relation("odd", ("id", "numeric", True), ("v", "int4", False))
+    (found,) = encoded(
+        transaction(
+            described(table),
+            write.insert(table.oid, ["1.5", "1"]),
+            write.update(table.oid, ["1.5", "2"]),
+            write.update(table.oid, ["NaN", "2"], ["1.5", None]),
+            write.delete(table.oid, ["NaN", None]),
+        )
+    )
+    assert rows_of(found) == [
+        ("c", None, {"id": "1.5", "v": 1}),
+        ("u", {"id": "1.5"}, {"id": "1.5", "v": 2}),
+        ("u_pk", {"id": "1.5"}, {"id": "NaN", "v": 2}),
+        ("d", {"id": "NaN"}, None),
+    ]
+
+
+def test_only_rows_with_a_value_in_a_numeric_without_limits_are_widened():
+    table = relation("free", ("id", "int4", True), ("n", "numeric", False), ("d", "numeric", False, NUMERIC_12_2))
+    rows = [["1", None, None], ["2", "5", "1.00"], ["3", None, "NaN"], ["4", None, "1.00"]]
+    (found,) = encoded(transaction(described(table), *(write.insert(table.oid, row) for row in rows)))
+    assert [value["after"] for value in values(found)] == [
+        {"id": 1, "n": None, "d": None},
+        {"id": 2, "n": "5", "d": b"\x64"},
+        {"id": 3, "n": None, "d": "NaN"},
+        {"id": 4, "n": None, "d": b"\x64"},
+    ]
+    plain = found.schema.fingerprint
+    assert [payload[2:10] == plain for payload in found.payloads.to_pylist()] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_rows_that_were_read_are_changes_of_their_own_kind(generation):
+    table = relation("price", ("id", "int4", True), ("amount", "numeric", False, NUMERIC_12_2))
+    rows = pa.RecordBatch.from_pydict({"id": ["1", "2", "3"], "amount": ["1.50", "NaN", None]})
+    found = encode_read(
+        rows,
+        table,
+        TYPES,
+        database="test_db",
+        generation=generation,
+        sent_at=SENT_AT,
+        until=LSN,
+        read_at=COMMITTED_AT,
+    )
+    assert rows_of(found) == [
+        ("r", None, {"id": 1, "amount": b"\0\x96"}),
+        ("r", None, {"id": 2, "amount": "NaN"}),
+        ("r", None, {"id": 3, "amount": None}),
+    ]
+    assert {(value["source"]["lsn"], value["source"]["tx_at"]) for value in values(found)} == {(str(LSN), COMMITTED_AT)}
+    assert found.places.ordinal.tolist() == [0, 1, 2]
+
+
+def test_no_rows_at_all_make_no_messages_when_a_table_is_read():
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([], pa.string()), "data": pa.array([], pa.string())})
+    found = encode_read(
+        rows, OTHER, TYPES, database="d", generation=Generation.ONE, sent_at=SENT_AT, until=LSN, read_at=COMMITTED_AT
+    )
+    assert (len(found), found.widened, found.unchanged) == (0, None, None)
+
+
+def test_a_table_without_columns_has_changes_too():
+    table = relation("bare")
+    (found,) = encoded(transaction(described(table), write.insert(table.oid, []), write.insert(table.oid, [])))
+    assert rows_of(found) == [("c", None, {})] * 2
+
+
+def test_an_empty_batch_has_no_messages():
+    assert encoded([]) == []
+    assert encoded(transaction()) == []
+
+
+def test_a_value_that_is_none_of_its_type_is_named_with_its_place():
+    messages = transaction(described(OTHER), write.insert(OTHER.oid, ["1", None]), write.insert(OTHER.oid, ["x", None]))
+    with pytest.raises(DecodeError, match=r"at 0/17FA337: column 'id' of public\.other"):
+        encoded(messages)
+
+
+def test_a_key_without_value_is_refused():
+    with pytest.raises(DecodeError, match=r"column 'id' of public\.other: .*has no value"):
+        encoded(transaction(described(OTHER), write.insert(OTHER.oid, [None, "x"])))
+
+
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    deadline=None,
+    max_examples=1000 if LONG else 30,
+)
+@given(streams(), st.sampled_from(Generation))
+def test_any_stream_of_changes_is_told_whole_and_in_order(messages, generation):
+    for batch in batches(messages):
+        changes = [each for each in decode_rows(batch, TYPES) if isinstance(each, Change)]
+        found = encode_batch(batch, TYPES, database="d", generation=generation, sent_at=SENT_AT, previous=Lsn(0))
+        told = []
+        for each in found:
+            places = list(zip(each.places.commit_lsn.tolist(), each.places.ordinal.tolist(), strict=True))
+            assert sorted(places) == places
+            told += list(zip(places, values(each), strict=True))
+        told.sort(key=lambda pair: pair[0])
+        assert [place for place, _ in told] == [tuple(map(int, change.position)) for change in changes]
+        for (_, value), change in zip(told, changes, strict=True):
+            assert value["source"]["lsn"] == str(change.position.commit_lsn)
+            assert (value["source"]["table"], value["source"]["tx_id"]) == (change.table, change.xid)
+            after = None if change.after is None else {k: None if v is UNCHANGED else v for k, v in change.after.items()}
+            assert value["after"] == after
+            assert value["op"] == str(change.op) or (value["op"], str(change.op)) == ("u_pk", "u")
+
+
+CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+INSTANTS = st.sampled_from(["infinity", "-infinity", "0044-03-15 00:00:00 BC", "294276-12-31 23:59:59.999999"])
+
+
+def decimal(precision: int, scale: int) -> st.SearchStrategy[str]:
+    digits = st.integers(-(10**precision) + 1, 10**precision - 1)
+    shown = digits.map(lambda n: ("-" if n < 0 else "", str(abs(n)).rjust(scale + 1, "0")))
+    return shown.map(lambda part: f"{part[0]}{part[1][:-scale]}.{part[1][-scale:]}") | st.just("NaN")
+
+
+def array(elements: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    def shown(values: Sequence[str | None]) -> str:
+        return join_array(values, ",", str) if values else "{}"
+
+    plain = st.lists(elements | st.none(), max_size=5).map(shown) | st.lists(elements, max_size=5).map(shown)
+    return plain | st.just("{{a},{b}}")
+
+
+TEXTS: dict[str, tuple[str, int, st.SearchStrategy[str]]] = {
+    "flag": ("bool", -1, st.sampled_from("tf")),
+    "small": ("int2", -1, st.integers(-(2**15), 2**15 - 1).map(str)),
+    "big": ("int8", -1, st.integers(-(2**63), 2**63 - 1).map(str)),
+    "f": (
+        "float8",
+        -1,
+        st.floats().map(lambda f: {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(f), repr(f))),
+    ),
+    "t": ("text", -1, st.text(CHARACTERS, max_size=200)),
+    "b": ("bytea", -1, st.binary(max_size=5).map(lambda raw: "\\x" + raw.hex())),
+    "u": ("uuid", -1, st.uuids().map(str)),
+    "j": ("jsonb", -1, st.dictionaries(st.text("abc", max_size=3), st.integers(-9, 9) | st.text("xyz")).map(json.dumps)),
+    "n12": ("numeric", NUMERIC_12_2, decimal(12, 2)),
+    "n38": ("numeric", NUMERIC_38_10, decimal(38, 10)),
+    "n100": ("numeric", NUMERIC_100_50, decimal(100, 50)),
+    "n": ("numeric", -1, st.sampled_from(["1", "1.50", "NaN", "Infinity", "-1e5"])),
+    "day": ("date", -1, st.dates().map(str) | st.sampled_from(["infinity", "-infinity", "5874897-12-31", "4713-01-01 BC"])),
+    "at": ("timestamp", -1, st.datetimes().map(lambda d: d.isoformat(" ")) | INSTANTS),
+    "clock": ("time", -1, st.times().map(str) | st.just("24:00:00")),
+    "ns": ("_numeric", NUMERIC_10_5, array(decimal(10, 5))),
+    "ts": ("_text", -1, array(st.text(CHARACTERS, max_size=5))),
+    "days": ("_date", -1, array(st.dates().map(str) | st.sampled_from(["infinity", "-infinity"]))),
+    "is": ("_int4", -1, array(st.integers(-9, 9).map(str))),
+}
+WIDE = relation("wide", ("id", "int4", True), *((name, type_, False, typmod) for name, (type_, typmod, _) in TEXTS.items()))
+ROW = st.fixed_dictionaries(
+    {"id": st.integers(-(2**31), 2**31 - 1).map(str), **{name: st.none() | texts for name, (_, _, texts) in TEXTS.items()}}
+)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    deadline=None,
+    max_examples=1000 if LONG else 30,
+)
+@given(st.lists(ROW, max_size=6))
+def test_vectors_hold_what_fastavro_writes_row_by_row(rows):
+    names = [column.name for column in WIDE.columns]
+    columns = {name: pa.array([row[name] for row in rows], pa.string()) for name in names}
+    given_rows = pa.RecordBatch.from_pydict(columns)
+    record = row_record(WIDE, TYPES)
+    expected = [reference.row_value(record, row) for row in rows]
+    plain, misfits = encode_rows(given_rows, WIDE, TYPES)
+    widened, none = encode_rows(given_rows, WIDE, TYPES, widened=True)
+    assert not none.any()
+    assert plain.is_null().to_pylist() == misfits.tolist()
+    for data, schema in ((plain, row_schema(WIDE, TYPES)), (widened, row_schema(WIDE, TYPES, widened=True))):
+        for datum, value in zip(data.to_pylist(), expected, strict=True):
+            if datum is None:
+                assert any(isinstance(value[field.name], str) for field in record.fields if field.type.can_misfit)
+                continue
+            # As text, in which NaN is NaN and -0 is not 0; arrays may be in blocks of another form, and nothing else.
+            assert repr(reference.read(schema.text, datum)) == repr(value)
+            if not any(isinstance(each, list) for each in value.values()):
+                assert datum == reference.write(schema.text, value)
+
+
+def test_rows_of_no_columns_or_none_at_all_are_encoded():
+    empty = relation("empty")
+    data, misfits = encode_rows(pa.RecordBatch.from_pydict({}), empty, TYPES)
+    assert (data.to_pylist(), misfits.tolist()) == ([], [])
+    names = [column.name for column in WIDE.columns]
+    data, misfits = encode_rows(pa.RecordBatch.from_pydict({name: pa.array([], pa.string()) for name in names}), WIDE, TYPES)
+    assert (data.to_pylist(), misfits.tolist()) == ([], [])
+
+
+def test_snapshots_have_the_types_that_creek_drops_there_as_text():
+    table = relation("raw", ("id", "int4", True), ("b", "bytea", False), ("i", "interval", False), ("r", "int4range", False))
+    rows = pa.RecordBatch.from_pydict({"id": ["1"], "b": ["\\x00ff"], "i": ["P1D"], "r": ["[1,2)"]})
+    data, misfits = encode_rows(rows, table, TYPES)
+    assert not misfits.any()
+    assert reference.read(row_schema(table, TYPES).text, data[0].as_py()) == {
+        "id": 1,
+        "b": "\\x00ff",
+        "i": "P1D",
+        "r": "[1,2)",
+    }
+    assert OIDS["bytea"] == 17
