@@ -8,7 +8,6 @@ import asyncio
 import base64
 import json
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from headwater.errors import BrokerError, SnapshotFailed
 from headwater.model import Op
-from tests.acceptance.producing import Producer, producing
+from tests.acceptance.producing import Producer, free_port, producing
 from tests.proxy import Proxy
 from tests.servers import fresh_database, start_nats
 from tests.spark import java_home
@@ -127,7 +126,7 @@ def place(request, postgres18: EmbeddedPostgres, tmp_path_factory) -> Iterator[P
             "PG_TABLES": _TABLES,
             "NATS_URI": nats.url,
             "NATS_NAMESPACE": _NAMESPACE,
-            "PROMETHEUS_PORT": str(_free_port()),
+            "PROMETHEUS_PORT": str(free_port()),
             "CREEK_GENERATION": request.param,
             "JAVA_HOME": str(java_home()),
         }
@@ -145,13 +144,6 @@ async def _has_schema(place: Place) -> bool:
     except BrokerError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 async def _take(stream: creek.WalStream, count: int, seconds: float = _PATIENCE_SECONDS) -> list[creek.WalMessage]:

@@ -54,6 +54,13 @@ PRINTED = {
         "add up to -1,000.000",
         "reading D: 500 rows, id int64",
     ],
+    "creek_client.py": [
+        "public.orders has schema ",
+        "0/17FA337 0 c {'id': 0, 'price': Decimal('9.50')}",
+        "0/17FA337 2 c {'id': 2, 'price': Decimal('11.50')}",
+        "stopped in the middle of a transaction, at 3",
+        "0/17FA337 3 c {'id': 3, 'price': Decimal('12.50')}",
+    ],
     "follow_a_table.py": [
         "c     parcel {'id': 1} -> id=1, name=a book, weight=1.25, photo=xxxxxxxxxxxx",
         "c     parcel {'id': 2} -> id=2, name=a lamp, weight=3.10, photo=None",

@@ -71,7 +71,12 @@ class Writer:
                 try:
                     self._transaction(connection)
                     self.transactions += 1
-                except (psycopg.errors.RaiseException, psycopg.errors.UniqueViolation):
+                except (
+                    psycopg.errors.RaiseException,
+                    psycopg.errors.UniqueViolation,
+                    # Writers meet at the old rows, in any order.
+                    psycopg.errors.DeadlockDetected,
+                ):
                     self._mine = kept
 
     def _transaction(self, connection: Any) -> None:
