@@ -12,6 +12,7 @@ from typing import Any
 
 import fastavro
 import nats
+import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
@@ -166,8 +167,15 @@ class Producer:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until the server has taken all that was sent; the driver's own `flush` may overtake a subscription."""
-        await self.client.jetstream().account_info()
+        """Wait until the server is there and has taken all that was sent; the driver's own `flush` may overtake others."""
+        async with asyncio.timeout(15):
+            while True:
+                try:
+                    await self.client.jetstream(timeout=0.5).account_info()
+                    return
+                except nats.errors.Error:
+                    # It is not connected again yet.
+                    continue
 
 
 @asynccontextmanager

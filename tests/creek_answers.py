@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Event, Thread
 from typing import Self
 
 from headwater.brokers.nats import protocol
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.link import Link
+from headwater.errors import BrokerUnavailable
 
 _SID = 7
 
@@ -34,7 +36,16 @@ class Answers:
         self._thread.join(10)
         self._link.close()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are still heard."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
+        with suppress(BrokerUnavailable):
+            self._serve()
+
+    def _serve(self) -> None:
         while not self._ended.is_set():
             self._link.pump(0.05)
             for message in self._link.messages():

@@ -79,9 +79,11 @@ class Feed:
         if schema.name not in self._published:
             self._published.add(schema.name)
             body = SchemaMessage(schema.name, schema.text, f"{namespace}.{table}", datetime.now(UTC)).to_json()
-            self.store(self.names.subject(Kind.SCHEMA, namespace, table), pa.array([body], pa.binary()), [f"s-{schema.name}"])
+            self.store(
+                self.names.subject(Kind.SCHEMA, namespace, table), pa.array([body], pa.binary()), [f"s-{schema.name}"]
+            )
 
-    def snapshot(  # noqa: PLR0913 - what a snapshot says of itself
+    def snapshot(
         self,
         relation: bytes,
         columns: Sequence[Sequence[str | None]],
@@ -107,7 +109,9 @@ class Feed:
         lines = ""
         if snapshot is not None and until is not None:
             lines = f"Headwater-Snapshot: {snapshot}\r\nHeadwater-Until: {Lsn(until)}\r\n"
-        self.store(topic, pa.array([header.to_json()], pa.binary()), [f"{topic}-h"], pa.array([lines.encode() or None], pa.binary()))
+        self.store(
+            topic, pa.array([header.to_json()], pa.binary()), [f"{topic}-h"], pa.array([lines.encode() or None], pa.binary())
+        )
         self.store(topic, data, [f"{topic}-row-{number}" for number in range(rows.num_rows)])
         if ends:
             end = None if snapshot is None else pa.array([f"Headwater-Rows: {rows.num_rows}\r\n".encode()], pa.binary())

@@ -5,11 +5,12 @@ import uuid
 from contextlib import closing
 from dataclasses import dataclass
 from email.parser import HeaderParser
+from typing import Any
 from urllib.parse import unquote
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.link import Link
-from headwater.brokers.nats.reader import StreamReader
+from headwater.brokers.nats.reader import Received, StreamReader
 from headwater.brokers.nats.streams import stream_info
 from headwater.creek.decode import Decoder, WalMessage, decode_message
 from headwater.creek.fingerprint import fingerprint_text
@@ -44,7 +45,7 @@ def stored(access: NatsAccess, stream: str, subject: str | None = None) -> list[
     if info is None:
         return []
     count = info.messages if subject is None else sum(info.subject_counts.values())
-    found = []
+    found: list[Received] = []
     with closing(StreamReader(access, stream, [] if subject is None else [subject], 0)) as reader:
         while len(found) < count:
             read = reader.read(10_000, 5)
@@ -77,7 +78,7 @@ def wal(access: NatsAccess, names: Names, table: str | None = None) -> list[WalM
     return [_decoded(one, known) for one in whole(stored(access, names.stream(Kind.WAL), subject))]
 
 
-def json_changes(access: NatsAccess, names: Names) -> list[tuple[Stored, dict]]:
+def json_changes(access: NatsAccess, names: Names) -> list[tuple[Stored, dict[str, Any]]]:
     return [(one, json.loads(one.body)) for one in stored(access, names.stream(Kind.WAL))]
 
 

@@ -133,16 +133,16 @@ async def test_a_stream_that_does_not_exist_is_an_error_that_names_it(nats):
             await first(client.stream_wal("shop", "public.orders"), 1)
 
 
-async def test_two_databases_share_a_client(nats, shop, client):
-    if shop.names.generation is Generation.ONE:
-        pytest.skip("in generation 1 they share streams, whose subjects a producer adds to")
-    async with producer(nats.url, root=shop.names.root, database="stock", generation=shop.names.generation) as stock:
-        for each in (shop, stock):
-            await each.publish_schema()
-            await each.change({"id": 1, "data": each.names.database})
-        for database in ("shop", "stock"):
-            async with client.stream_wal(database, "public.orders") as stream:
-                assert [message.after["data"] for message in await first(stream, 1)] == [database]
+async def test_two_databases_share_a_client(nats):
+    async with producer(nats.url, generation=Generation.TWO) as shop:
+        async with producer(nats.url, root=shop.names.root, database="stock", generation=Generation.TWO) as stock:
+            for each in (shop, stock):
+                await each.publish_schema()
+                await each.change({"id": 1, "data": each.names.database})
+        async with creek.connect(nats.url, shop.names.root, Generation.TWO) as client:
+            for database in ("shop", "stock"):
+                async with client.stream_wal(database, "public.orders") as stream:
+                    assert [message.after["data"] for message in await first(stream, 1)] == [database]
 
 
 async def test_a_schema_comes_from_a_producer_if_it_is_not_on_the_stream(shop, client):
@@ -198,11 +198,10 @@ async def test_a_schema_is_given_by_its_fingerprint_and_asked_for_once(shop, cli
     assert shop.requests == [wanted.fingerprint.encode()]
 
 
-async def test_generation_two_asks_the_producer_of_a_database(client, shop):
-    if shop.names.generation is Generation.ONE:
-        pytest.skip("generation 1 asks all producers at once")
-    with pytest.raises(SettingsError, match="give database="):
-        await client.get_schema("9oTzOV2QDOA=")
+async def test_generation_two_asks_the_producer_of_a_database(nats):
+    async with creek.connect(nats.url, generation="2") as client:
+        with pytest.raises(SettingsError, match="give database="):
+            await client.get_schema("9oTzOV2QDOA=")
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -385,6 +384,12 @@ async def test_nothing_can_be_read_after_the_end_of_the_connection(nats, shop):
         await first(stream, 1)
     with pytest.raises(BrokerError, match="was closed"):
         await first(stream, 2)
+
+
+async def test_a_generation_that_there_is_not_is_refused(nats):
+    with pytest.raises(SettingsError, match="no generation 3"):
+        async with creek.connect(nats.url, generation="3"):
+            pass
 
 
 async def test_a_server_that_is_not_there_is_an_error(nats):

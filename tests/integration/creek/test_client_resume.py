@@ -181,6 +181,8 @@ async def test_a_position_whose_successor_is_gone_is_an_error_that_says_what_to_
         await first(client.stream_wal("shop", "public.orders", after=1), 1)
     assert await ids(client.stream_wal("shop", "public.orders", after=3), 2) == [4, 5]
     assert await ids(client.stream_wal("shop", "public.orders"), 2) == [4, 5]
+    # Nothing was read before, so nothing of it is missing.
+    assert await ids(client.stream_wal("shop", "public.orders", after=0), 2) == [4, 5]
 
 
 async def test_a_position_beyond_the_end_of_the_stream_is_an_error(shop, client):

@@ -23,6 +23,7 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.creek_apply.keeping import keep
 from headwater.spark.creek_apply.settings import ApplySettings, Mode
 from headwater.spark.creek_apply.sink import prepare_target
+from headwater.spark.sinks.postgres.session import kept_session
 from tests.creek_answers import Answers
 from tests.creek_drive import Drive
 from tests.creek_feed import Feed
@@ -67,7 +68,7 @@ class Shop:
             self.sql("select _creek_consumer.add_table(%s)", table)
 
     def rows(self, table: str = "copy.orders") -> list[tuple[Any, ...]]:
-        return self.sql(f"select * from {table} order by 1")
+        return self.sql(f"select * from {table} order by 1")  # noqa: S608 - a name in a test
 
 
 @pytest.fixture
@@ -75,9 +76,7 @@ def shop(nats: EmbeddedNats, database: str) -> Iterator[Shop]:
     access = NatsAccess(url=nats.url, timeout=timedelta(seconds=5))
     feed = Feed(access, Names(fresh_namespace(), "shop"))
     prepare_target(database)
-    settings = ApplySettings(
-        access=access, url=database, namespace=feed.names.root, answer=timedelta(seconds=5), lanes=2
-    )
+    settings = ApplySettings(access=access, url=database, namespace=feed.names.root, answer=timedelta(seconds=5), lanes=2)
     shop = Shop(feed, settings, database)
     shop.sql("create schema copy")
     for table in ("orders", "items"):
@@ -85,6 +84,7 @@ def shop(nats: EmbeddedNats, database: str) -> Iterator[Shop]:
     yield shop
     for drive in shop.drives:
         drive.close()
+    kept_session(database).close()
     feed.close()
 
 
@@ -200,16 +200,12 @@ def test_a_removed_table_stays_removed_and_goes_on_exactly_when_added_again(shop
     assert shop.rows() == [(1, "a"), (2, "b")]
 
 
-def _snapshot_of(shop: Shop, rows: dict[int, str], *, xmax: int, running: str = "", suffix: str = "20240101000000_000000_aaaa"):
+def _snapshot_of(shop: Shop, rows: dict[int, str], *, xmax: int) -> str:
+    """A snapshot that sees all transactions before one."""
     ids = sorted(rows)
-    return shop.feed.snapshot(
-        ORDERS,
-        [[str(id_) for id_ in ids], [rows[id_] for id_ in ids]],
-        suffix=suffix,
-        lsn=shop.lsn,
-        snapshot=f"{min([xmax, *map(int, filter(None, running.split(',')))])}:{xmax}:{running}",
-        until=shop.lsn + 1,
-    )
+    columns = [[str(id_) for id_ in ids], [rows[id_] for id_ in ids]]
+    suffix, until = "20240101000000_000000_aaaa", shop.lsn + 1
+    return shop.feed.snapshot(ORDERS, columns, suffix=suffix, lsn=shop.lsn, snapshot=f"{xmax}:{xmax}:", until=until)
 
 
 def test_a_snapshot_and_the_changes_around_it_are_joined_exactly(shop):
@@ -221,7 +217,7 @@ def test_a_snapshot_and_the_changes_around_it_are_joined_exactly(shop):
     drive.catch_up()
 
     def answer(_request: object) -> str:
-        topic = _snapshot_of(shop, {1: "seen", 2: "b"}, xmax=12, running="")
+        topic = _snapshot_of(shop, {1: "seen", 2: "b"}, xmax=12)
         # It committed before the snapshot was taken, and is published after it.
         shop.feed.transaction(shop.lsn - 50, [update(100, ["1", "seen"]), insert(100, ["2", "b"])], xid=11)
         shop.change(update(100, ["1", "unseen"]), xid=12)
@@ -461,9 +457,9 @@ class Story:
         drive = shop.drive(maxRowsPerTrigger=str(self.chance.choice([1, 3, 50])))
         with Answers(shop.settings.access, shop.feed.names.snapshot_requests[0], self.answer):
             for _ in range(60):
-                drive = self.chance.choice([self.write, self.write, self.publish, self.publish, self.load, self.apply, self.die])(
-                    drive
-                )
+                drive = self.chance.choice(
+                    [self.write, self.write, self.publish, self.publish, self.load, self.apply, self.die]
+                )(drive)
             for xid in list(self.running):
                 self.commit(xid)
             while self.queue:

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 import re
+import subprocess
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from threading import Event
+from itertools import count
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 import nats as nats_py
@@ -15,17 +18,20 @@ import pyarrow as pa
 import pytest
 
 from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.publisher import Publisher
+from headwater.brokers.nats.streams import StreamLimits
 from headwater.capture import snapshot as capture_snapshot
 from headwater.capture.pieces import describe
 from headwater.capture.snapshot import open_snapshot
 from headwater.creek.decode import Decoder
 from headwater.creek.encode import encode_rows
-from headwater.creek.messages import SnapshotHeader
+from headwater.creek.messages import SchemaMessage, SnapshotHeader
 from headwater.creek.names import Generation, Kind, Names
 from headwater.creek.schema import row_schema
-from headwater.embedded import EmbeddedNats, NatsSettings
+from headwater.creek.store import prepare_creek, save_schemas
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
 from headwater.errors import SourceError
-from headwater.model import Lsn, Snapshot
+from headwater.model import Lsn, Snapshot, SnapshotRead
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.postgres.types import Types
@@ -33,9 +39,13 @@ from headwater.spark.creek import RequestService, answering, statements
 from headwater.spark.creek.reading import Cores, ReadingCancelled, TableReading
 from headwater.spark.creek.snapshot import SnapshotRun, TopicWriter
 from headwater.spark.creek.task import RowTask
-from headwater.spark.settings import ChangesSettings, NatsSinkSettings, PipelineSettings
-from tests.nats_streams import fresh_namespace, stored, whole
-from tests.servers import fresh_database, shared_root
+from headwater.spark.pipeline import Pipeline
+from headwater.spark.reporter import Reporter
+from headwater.spark.settings import ChangesSettings, NatsSinkSettings, PipelineSettings, SnapshotRule
+from headwater.spark.sinks.build import build_sinks
+from headwater.spark.state import Phase
+from tests.nats_streams import fresh_namespace, stored, wal, whole
+from tests.servers import fresh_database, postgres_settings, shared_root
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -72,7 +82,7 @@ class Shop:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement, parameters)
 
-    def fetch(self, statement) -> list[tuple]:
+    def fetch(self, statement):
         with psycopg.connect(self.url, autocommit=True) as connection:
             return connection.execute(statement).fetchall()
 
@@ -87,7 +97,7 @@ class Shop:
             reply = await client.request(self.names.snapshot_requests[0], json.dumps(request).encode(), timeout=seconds)
         return reply.data.decode(), (reply.headers or {}).get("Headwater-Error")
 
-    def topic(self, table) -> str:
+    def topic(self, table):
         body, error = self.ask(table)
         assert error is None, error
         return body
@@ -115,7 +125,7 @@ class Shop:
         decoder = Decoder(header.schema)
         return header, [decoder.row(row.body) for row in rows]
 
-    def open_transactions(self) -> list[tuple]:
+    def open_transactions(self):
         return self.fetch(
             "select pid, state, query from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
             " and backend_type = 'client backend' and state <> 'idle'"
@@ -214,6 +224,51 @@ def test_no_transaction_is_left_open_and_no_lock(shop, service):
     assert eventually(lambda: not shop.open_transactions())
     shop.execute("set lock_timeout = '2s'; truncate other")
     assert shop.rows("public.other") == []
+
+
+def test_schemas_that_are_kept_are_told_and_no_others(shop, service):
+    schema = SchemaMessage("9oTzOV2QDOA=", '{"type":"record"}', "public.other", datetime.now(UTC))
+
+    async def ask(fingerprint):
+        async with await nats_py.connect(shop.access.url) as client:
+            return await client.request(shop.names.schema_requests[0], fingerprint.encode(), timeout=1)
+
+    def is_silent(fingerprint):
+        with pytest.raises(nats_py.errors.TimeoutError):
+            asyncio.run(ask(fingerprint))
+        return True
+
+    assert is_silent(schema.fingerprint)
+    with closing(connect_sync(shop.url)) as connection:
+        prepare_creek(connection)
+        save_schemas(connection, [schema])
+    # Connections that were kept are gone, as after a restart of the server.
+    shop.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    found = SchemaMessage.from_json(asyncio.run(ask(schema.fingerprint)).data)
+    assert (found.fingerprint, found.schema, found.source) == (schema.fingerprint, schema.schema, schema.source)
+    assert is_silent("AAAAAAAAAAA=")
+
+
+def test_transaction_ids_beyond_32_bits_are_no_trouble(nats, spark):
+    """Creek's snapshots fail for good once a server has seen so many."""
+    with EmbeddedPostgres(postgres_settings(15)) as server:
+        data = server.directory / "data"
+        server.kill()
+        (data / "postmaster.pid").unlink(missing_ok=True)
+        owner = data.stat()
+        user, group = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 else (None, None)
+        command = [str(server.bin_directory / "pg_resetwal"), "--force", "--epoch=3", str(data)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", user=user, group=group)
+        assert done.returncode == 0, done.stderr
+        server.start()
+        with _shop(server.url, nats.url) as shop, shop.service(spark):
+            topic = shop.topic("public.other")
+            header, rows = shop.read(topic)
+            assert (len(rows), header.tx_id < 2**32) == (100, True)
+            assert _seen(shop, topic).snapshot.xmax >= 3 * 2**32
 
 
 def test_a_table_that_was_analysed_tells_about_how_many_rows_it_has(shop, service):
@@ -386,7 +441,7 @@ def _reading(shop, spark, table, **bounds):
         yield readable, TableReading(spark, Cores(spark), task, readable.pieces)
 
 
-def _ids(readable, bundles) -> list[int]:
+def _ids(readable, bundles):
     decoder = Decoder(row_schema(readable.relation, Types.builtin()).text)
     return [decoder.row(packet[6:])["id"] for bundle in bundles for packet in bundle.packets.to_pylist()]
 
@@ -451,9 +506,9 @@ def test_many_snapshots_at_once_are_each_whole_and_of_one_moment(shop, service):
     assert [error for _, error in replies] == [None] * 6
     topics = [topic for topic, _ in replies]
     assert len(set(topics)) == 6
-    for topic, count in zip(topics, [10_000, 100] * 3, strict=True):
+    for topic, rows_there in zip(topics, [10_000, 100] * 3, strict=True):
         _, rows = shop.read(topic)
-        assert sorted(row["id"] for row in rows) == list(range(1, count + 1))
+        assert sorted(row["id"] for row in rows) == list(range(1, rows_there + 1))
     eventually(lambda: sum(service.counts.completed.values()) == 6)
     assert service.counts.rows == {"public.large": 30_000, "public.other": 300}
 
@@ -462,7 +517,7 @@ def test_a_snapshot_holds_what_was_committed_before_it_and_nothing_else(shop, se
     """Rows that come and go while it is read: the header's visibility tells exactly which."""
     _large(shop)
     topic = shop.topic("public.large")
-    assert bundles.stored.wait(30)
+    assert bundles.stored.wait(60)
     shop.execute("update large set data = 'changed'", "delete from large where id % 2 = 0", "vacuum large")
     bundles.goes_on.set()
     _, rows = shop.read(topic)
@@ -473,7 +528,7 @@ def test_a_snapshot_holds_what_was_committed_before_it_and_nothing_else(shop, se
 def test_when_reading_breaks_off_the_topic_ends_in_an_error_and_not_in_eof(shop, service, bundles):
     _large(shop)
     topic = shop.topic("public.large")
-    assert bundles.stored.wait(30)
+    assert bundles.stored.wait(60)
     shop.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity"
         " where datname = current_database() and pid <> pg_backend_pid()"
@@ -501,17 +556,23 @@ def test_a_stop_in_mid_snapshot_is_told_to_its_reader(shop, spark, bundles, monk
     _large(shop)
     with shop.service(spark) as service:
         topic = shop.topic("public.large")
-        assert bundles.stored.wait(30)
+        assert bundles.stored.wait(60)
     assert not service.is_listening.is_set()
     *_, last = whole(shop.stored(topic))
     assert (last.body, last.headers["Headwater-Error"]) == (b"ERROR", "the producer is stopping; ask again when it runs")
     assert eventually(lambda: not shop.open_transactions())
 
 
+def test_a_stream_that_is_too_small_for_a_snapshot_never_makes_it_look_complete(shop, spark):
+    with shop.service(spark, limits=StreamLimits(max_msgs=50)):
+        *_, last = shop.ended(shop.topic("public.other"))
+        assert last.headers["Headwater-Error"] == "the stream has kept 50 of 101 messages; raise its limits, and ask again"
+
+
 def test_whoever_asks_for_more_than_is_bearable_is_told_to_come_back(shop, service, bundles, monkeypatch):
     monkeypatch.setattr(answering, "MOST_SNAPSHOTS", 1)
     topic = shop.topic("public.other")
-    assert bundles.stored.wait(30)
+    assert bundles.stored.wait(60)
     body, error = shop.ask("public.other")
     assert body == error == "the producer is busy: 1 snapshots are being taken; ask again later"
     bundles.goes_on.set()
@@ -562,7 +623,7 @@ def test_readers_are_told_of_a_failure_as_soon_as_nats_is_back(postgres18, own_n
     with _shop(postgres18.url, own_nats.url, timeout=2) as shop, shop.service(spark) as service:
         _large(shop)
         topic = shop.topic("public.large")
-        assert bundles.stored.wait(30)
+        assert bundles.stored.wait(60)
         own_nats.kill()
         bundles.goes_on.set()
         eventually(lambda: service.counts.failed == {"public.large": 1}, seconds=30)
@@ -582,3 +643,118 @@ def test_a_service_that_starts_before_nats_answers_when_it_is_there(postgres18, 
             own_nats.start()
             eventually(service.is_listening.is_set, seconds=30)
             assert len(shop.rows("public.other")) == 100
+
+
+def test_a_snapshot_whose_producer_was_killed_is_closed_when_it_is_back(shop, spark, monkeypatch):
+    monkeypatch.setattr(answering, "SILENT_SECONDS", 0.3)
+    with shop.service(spark):
+        complete = shop.topic("public.other")
+        shop.ended(complete)
+    abandoned = shop.names.snapshot("public", "other", "20230830120102_123456_ab12")
+    with closing(Publisher(shop.access)) as publisher:
+        TopicWriter(publisher, abandoned).write("header", b"{}", {})
+    with shop.service(spark):
+        *_, last = shop.ended(abandoned)
+        assert last.headers["Headwater-Error"] == "its producer ended before it was complete; ask for another"
+    assert len(shop.stored(complete)) == 102
+
+
+@contextmanager
+def _pipeline(shop, spark, checkpoint):
+    """A pipeline that publishes changes, and answers requests meanwhile."""
+    settings, sink = shop.settings()
+    settings = replace(settings, checkpoint=str(checkpoint), source=replace(settings.source, snapshot=SnapshotRule.NEVER))
+    stopping, reporter = Event(), Reporter(settings)
+    sinks = build_sinks(settings)
+
+    def beside():
+        return RequestService(spark, settings, sink, shop.names.database)
+
+    pipeline = Pipeline(spark, settings, sinks, stopping, reporter, beside)
+    thread = Thread(target=pipeline.run)
+    thread.start()
+    try:
+        eventually(lambda: reporter.report.phase is Phase.RUNNING, seconds=60)
+        yield
+    finally:
+        stopping.set()
+        thread.join(60)
+
+
+def _changes(shop, table):
+    return wal(shop.access, shop.names, table)
+
+
+def test_changes_are_published_while_a_snapshot_is_taken(shop, spark, bundles, tmp_path):
+    _large(shop)
+    with _pipeline(shop, spark, tmp_path / "checkpoint"):
+        shop.execute("insert into other values (101, 'before')")
+        eventually(lambda: _changes(shop, "public.other"), seconds=120)
+        topic = shop.topic("public.large")
+        assert bundles.stored.wait(60)
+        shop.execute("insert into other values (102, 'meanwhile')")
+        eventually(lambda: len(_changes(shop, "public.other")) == 2, seconds=60)
+        assert whole(shop.stored(topic))[-1].body != b"EOF"
+        bundles.goes_on.set()
+        assert len(shop.read(topic)[1]) == 30_000
+
+
+def test_snapshot_and_changes_join_exactly(shop, spark, tmp_path):
+    """Rows come, change and go all the time: what the header says of a snapshot leaves nothing out, and nothing twice."""
+    stopping = Event()
+
+    def write():
+        with psycopg.connect(shop.url, autocommit=True) as connection:
+            for number in count(1):
+                if stopping.is_set():
+                    return
+                with connection.transaction():
+                    connection.execute("insert into other values (%s, 'new')", [1000 + number])
+                    connection.execute("update other set data = %s where id = %s", [str(number), number % 100 + 1])
+                    connection.execute("delete from other where id = %s", [1000 + number - 50])
+
+    with _pipeline(shop, spark, tmp_path / "checkpoint"):
+        writers = [Thread(target=write)]
+        for writer in writers:
+            writer.start()
+        topics = [shop.topic("public.other") for _ in range(3)]
+        for topic in topics:
+            shop.ended(topic)
+        stopping.set()
+        for writer in writers:
+            writer.join()
+        (expected,) = shop.fetch("select json_object_agg(id, data) from other")
+        shop.execute("insert into other values (-1, 'last')")
+        changes = eventually(lambda: _up_to_last(shop), seconds=120)
+    for topic in topics:
+        seen = _seen(shop, topic)
+        rows = {row["id"]: row["data"] for row in shop.read(topic)[1]}
+        skipped = [change for change in changes if seen.holds(change.source.tx_id, change.source.lsn)]
+        assert skipped
+        for change in changes[:-1]:
+            if not seen.holds(change.source.tx_id, change.source.lsn):
+                _apply(rows, change)
+        assert rows == {int(id_): data for id_, data in expected[0].items()}
+
+
+def _up_to_last(shop):
+    found = _changes(shop, "public.other")
+    return found if found and found[-1].after == {"id": -1, "data": "last"} else None
+
+
+def _seen(shop, topic) -> SnapshotRead:
+    headers = shop.stored(topic)[0].headers
+    return SnapshotRead(Snapshot.parse(headers["Headwater-Snapshot"]), Lsn.parse(headers["Headwater-Until"]))
+
+
+def _apply(rows, change) -> None:
+    """A change that fits what is there: nothing is missing, and nothing comes twice."""
+    match change.op:
+        case "c":
+            assert change.after["id"] not in rows
+            rows[change.after["id"]] = change.after["data"]
+        case "u":
+            assert change.after["id"] in rows
+            rows[change.after["id"]] = change.after["data"]
+        case "d":
+            del rows[change.before["id"]]

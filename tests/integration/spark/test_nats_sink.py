@@ -57,7 +57,7 @@ def source(database: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def settings(database, tmp_path, access, source) -> PipelineSettings:
+def settings(database, tmp_path, access, source):
     del source
     return pipeline_of(database, tmp_path, access)
 

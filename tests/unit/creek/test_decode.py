@@ -102,6 +102,17 @@ def test_messages_of_different_transactions_are_told_apart_in_any_order():
     assert [message.before for message in found] == [{"id": place} for place in range(6)]
 
 
+def test_a_message_that_cannot_be_read_leaves_nothing_behind_for_the_next():
+    decoder = Decoder(wal_schema(table(), TYPES, Generation.ONE).text)
+    (_, good), (_, other) = (enveloped(table(), "t", None, None, lsn=lsn) for lsn in ("0/2", "0/3"))
+    decoder.wal(good)
+    # Where the source ends and the rows would begin.
+    end = other.index(b"0/3") + 3
+    with pytest.raises(MessageError):
+        decoder.wal(other[:end])
+    assert decoder.wal(good).source.lsn == Lsn(2)
+
+
 VALUES: list[tuple[str, str, object]] = [
     ("bool", "t", True),
     ("bool", "f", False),

@@ -1,10 +1,16 @@
 """What the settings of a pipeline refuse, and what they show of themselves."""
 
+from dataclasses import replace
+
 import pytest
 
+from headwater.brokers.nats.access import NatsAccess
 from headwater.errors import SettingsError
 from headwater.spark.settings import (
     ChangesSettings,
+    Encoding,
+    LaneRule,
+    NatsSinkSettings,
     NoopSinkSettings,
     PipelineSettings,
     PostgresSinkSettings,
@@ -66,3 +72,41 @@ def test_no_secret_is_shown():
     )
 
     assert "hunter2" not in shown
+
+
+def nats(**changed):
+    return NatsSinkSettings(name="nats", access=NatsAccess(url="nats://me:secret@nats:4222"), **changed)
+
+
+def test_a_nats_sink_shows_no_secret():
+    assert "secret" not in repr(nats())
+
+
+@pytest.mark.parametrize("namespace", ["", "a.b", "a b", "*", ">", "a/b"])
+def test_a_namespace_that_is_no_part_of_a_streams_name_is_refused(namespace):
+    with pytest.raises(SettingsError, match="cannot be a NATS namespace"):
+        nats(namespace=namespace)
+
+
+def test_lanes_by_key_do_not_go_with_a_nats_sink():
+    with pytest.raises(SettingsError, match=r"sink 'nats' keeps all changes of a table in order.*set lane_by to table"):
+        replace(pipeline(nats()), source=replace(SOURCE, lane_by=LaneRule.KEY))
+
+
+def test_a_transform_goes_with_a_nats_sink_of_json_alone():
+    transform = TransformSettings(filter="true")
+    with pytest.raises(SettingsError, match="set its encoding to json, or leave the transform out"):
+        pipeline(nats(), transform=transform)
+
+    assert pipeline(nats(encoding=Encoding.JSON), transform=transform).transform is transform
+
+
+def test_a_pipeline_follows_its_publication_if_it_has_a_nats_sink():
+    assert pipeline(NoopSinkSettings(name="none"), nats()).follows_publication
+    assert not pipeline(NoopSinkSettings(name="none")).follows_publication
+
+
+def test_requests_are_answered_for_creeks_wire_alone():
+    assert nats().answers
+    assert not nats(requests=False).answers
+    assert not nats(encoding=Encoding.JSON).answers

@@ -1,7 +1,8 @@
 """What is known about each message of a publish: stored where, refused, or still open. Pure; the order rule is here.
 
 JetStream answers each message with its sequence in the stream, also when it has it already. So the order holds exactly
-when the sequences rise. What was stored before an earlier message is stored once more behind it, under a new id.
+when the sequences rise. What was stored before an earlier message is stored once more behind it, under a new id; but only
+when it is known of all that was sent where it is, since a copy that nobody knows of may stand anywhere.
 """
 
 from dataclasses import dataclass
@@ -13,8 +14,6 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 _OPEN, _REFUSED = 0, -1
-# The place of what is yet to be stored: behind all that is.
-_LAST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ class Ledger:
         self._added = self._highest = 0
         # The highest place of what stands before the next message that is acknowledged.
         self._reached = 0
+        # All from here on was never sent.
+        self.sent_end = 0
 
     def acknowledge(self, indices: Integers, sequences: Integers, is_duplicate: Booleans) -> bool:
         """Note acknowledgements, in the order in which they came; whether the order holds so far."""
@@ -79,22 +80,30 @@ class Ledger:
         return int(found[0]) if len(found) else None
 
     def to_send(self) -> Integers:
-        """All that is not refused from the first open message on."""
+        """What to send next, without what is refused: all that was sent, from the first open message on, or else the rest.
+
+        What the server has of it, it knows by the id. Nothing new is sent before it is known of the old where it is.
+        """
         first = self.first_open()
         if first is None:
             return np.empty(0, np.int64)
         self._reached = int(self._places[:first].max(initial=0))
-        return np.flatnonzero(self._places[first:] != _REFUSED) + first
+        end = self.sent_end if first < self.sent_end else len(self._places)
+        return np.flatnonzero(self._places[first:end] != _REFUSED) + first
+
+    def note_sent(self, end: int) -> None:
+        """All before `end` may have been stored."""
+        self.sent_end = max(self.sent_end, end)
 
     def reopen_misplaced(self) -> None:
-        """What stands before an earlier message, and all that is stored after it, gets a new id and is open again."""
-        first = self._first_misplaced()
+        """Give what stands before an earlier message, and all after it, a new id and open it again, once all is known."""
+        first = self._first_misplaced() if (self._places[: self.sent_end] != _OPEN).all() else None
         if first is None:
             return
         self._round += 1
-        is_stored = self._places[first:] > _OPEN
-        self.rounds[first:][is_stored] = self._round
-        self._places[first:][is_stored] = _OPEN
+        self.rounds[first : self.sent_end] = self._round
+        places = self._places[first : self.sent_end]
+        places[places != _REFUSED] = _OPEN
 
     def result(self) -> Published:
         refused = tuple(self._refused[index] for index in sorted(self._refused))
@@ -112,8 +121,8 @@ class Ledger:
         return places
 
     def _first_misplaced(self) -> int | None:
-        known = np.flatnonzero(self._places != _REFUSED)
-        places = np.where(self._places[known] == _OPEN, _LAST, self._places[known])
+        known = np.flatnonzero(self._places > _OPEN)
+        places = self._places[known]
         is_misplaced = places < np.maximum.accumulate(places)
         if not is_misplaced.any():
             return None

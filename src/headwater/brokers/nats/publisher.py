@@ -80,25 +80,30 @@ class Publisher:
         return ledger.result()
 
     def _attempt(self, outgoing: Outgoing, ledger: Ledger) -> Failure | None:
-        """Send all from the first open message on and note the answers; what went wrong, for a reason that may pass.
+        """Send what is open and note the answers; what went wrong, for a reason that may pass.
 
-        Once a message is refused or found in the wrong place no more are sent: all behind it would be misplaced too.
+        Once a message is refused or found in the wrong place nothing new is sent: all behind it would be misplaced too.
         """
         link = self._connected()
         self._refuse_oversized(outgoing, ledger)
         indices = ledger.to_send()
         flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access)
+        is_new = bool(len(indices)) and int(indices[0]) >= ledger.sent_end
         failure: Failure | None = None
-        for answer in flight.answers():
-            match answer:
-                case Acks(numbers, sequences, is_duplicate):
-                    if not ledger.acknowledge(indices[numbers], sequences, is_duplicate):
+        try:
+            for answer in flight.answers():
+                match answer:
+                    case Acks(numbers, sequences, is_duplicate):
+                        if not ledger.acknowledge(indices[numbers], sequences, is_duplicate) and is_new:
+                            flight.stop()
+                    case Failure(number, code, reason) if answer.is_final:
+                        ledger.refuse(int(indices[number]), code, reason)
+                    case Failure():
+                        failure = failure or answer
                         flight.stop()
-                case Failure(number, code, reason) if answer.is_final:
-                    ledger.refuse(int(indices[number]), code, reason)
-                case Failure():
-                    failure = failure or answer
-                    flight.stop()
+        finally:
+            if flight.sent:
+                ledger.note_sent(int(indices[flight.sent - 1]) + 1)
         return failure
 
     def _connected(self) -> Link:
@@ -131,12 +136,12 @@ class _Flight:
         sizes = outgoing.sizes()
         self._ends = np.concatenate([[0], np.cumsum(sizes)])
         self._count = len(sizes)
-        self._sent = self._answered = 0
+        self.sent = self._answered = 0
         self._block, self._block_start, self._block_end = Frames(memoryview(b""), np.zeros(1, np.int64)), 0, 0
 
     def stop(self) -> None:
         """Send no more; what is under way is still waited for."""
-        self._count = self._sent
+        self._count = self.sent
 
     def answers(self) -> Iterator[Acks | Failure]:
         """The answers as they come, until each message that was sent has one."""
@@ -158,30 +163,40 @@ class _Flight:
     def _collect(self) -> Iterator[Acks | Failure]:
         while run := self._link.take_run(self._reader.run):
             acks = self._reader.parse_run(run)
-            self._answered += len(acks.numbers)
+            self._count_answers(int(acks.numbers[0]), len(acks.numbers))
             yield acks
         for message in self._link.messages():
-            answer = self._reader.parse(message)
-            if answer is not None:
-                self._answered += 1
-                yield answer
+            match answer := self._reader.parse(message):
+                case Acks(numbers, _, _):
+                    self._count_answers(int(numbers[0]), 1)
+                    yield answer
+                case Failure(number, _, _):
+                    self._count_answers(number, 1)
+                    yield answer
+
+    def _count_answers(self, first: int, count: int) -> None:
+        # Answers come in order. When some are left out, such as those of a stream that was deleted while it stored, what
+        # follows is stored before them: no more of it than is on its way already.
+        if first != self._answered:
+            self.stop()
+        self._answered += count
 
     def _send(self) -> None:
         """Put into the line what may be under way besides what is."""
-        while self._sent < self._count and self._link.waiting_bytes < _BLOCK_BYTES:
-            end = min(self._sent + _SLICE_MESSAGES, self._answered + self._max_pending, self._count)
+        while self.sent < self._count and self._link.waiting_bytes < _BLOCK_BYTES:
+            end = min(self.sent + _SLICE_MESSAGES, self._answered + self._max_pending, self._count)
             in_bytes = int(np.searchsorted(self._ends, self._ends[self._answered] + _PENDING_BYTES, side="right")) - 1
             end = min(end, max(in_bytes, self._answered + 1))
-            if end <= self._sent:
+            if end <= self.sent:
                 return
-            if self._sent >= self._block_end:
+            if self.sent >= self._block_end:
                 self._build()
             end = min(end, self._block_end)
-            self._link.send(self._block.part(self._sent - self._block_start, end - self._block_start))
-            self._sent = end
+            self._link.send(self._block.part(self.sent - self._block_start, end - self._block_start))
+            self.sent = end
 
     def _build(self) -> None:
-        start = self._sent
+        start = self.sent
         in_bytes = int(np.searchsorted(self._ends, self._ends[start] + _BLOCK_BYTES, side="right")) - 1
         end = min(start + _BLOCK_MESSAGES, max(in_bytes, start + 1), len(self._ends) - 1)
         self._block = build_frames(self._outgoing.part(start, end), f"{self._link.inbox}.", start)

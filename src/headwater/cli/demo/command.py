@@ -1,4 +1,4 @@
-"""The command: a server, a run on it, a report, and nothing left behind."""
+"""The command: servers, a run on them, a report, and nothing left behind."""
 
 import dataclasses
 import logging
@@ -18,7 +18,7 @@ from headwater.cli.output import print_json
 from headwater.cli.pipeline import require_spark
 from headwater.cli.session import session
 from headwater.cli.signals import Stopped, stop_on_sigterm
-from headwater.embedded import EmbeddedPostgres, PostgresSettings, url_or_embedded
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, PostgresSettings, url_or_embedded
 
 
 def demo(
@@ -26,13 +26,14 @@ def demo(
     url: Url = "",
     json: Json = False,
 ) -> None:
-    """Watch a pipeline at work: PostgreSQL to Spark to a second database, and a comparison row by row at the end.
+    """Watch changes go from PostgreSQL to NATS to a second database, and a comparison row by row at the end.
 
-    It needs nothing: it starts a PostgreSQL of its own and stops it again, and Spark runs on the Java of the machine, or on
-    the one that comes with `headwater[embedded]`. While tables are being written to (inserts, updates, deletes, truncates,
-    keys that change, large values that do not, transactions that are rolled back, and one of 100,000 rows), a pipeline as
-    `headwater run` runs it reads the changes by logical replication and applies them to a second database. In the end both
-    databases must be equal, row by row.
+    It needs nothing: it starts a PostgreSQL and a NATS of its own and stops them again, and Spark runs on the Java of the
+    machine, or on the one that comes with `headwater[embedded]`. While tables are being written to (inserts, updates,
+    deletes, truncates, keys that change, large values that do not, transactions that are rolled back, and one of 100,000
+    rows), a producer as `headwater creek produce` reads the changes by logical replication and publishes them on NATS
+    JetStream, on the Creek wire; and a consumer as `headwater creek apply serve` applies them to a second database. In the
+    end both databases must be equal, row by row.
 
     With --url it runs on that server, with a schema, a publication and a slot headwater_demo, and a second database
     headwater_demo_target; all of it is removed at the end. The role has to be one that may replicate and create databases.
@@ -59,11 +60,10 @@ def demo(
 
 
 def _report(url: str, seconds: float, view: View) -> Report:
-    if not url:
-        view.step("Starting a private PostgreSQL")
-    with url_or_embedded(url or None, EmbeddedPostgres(_server_settings())) as address:
+    view.step("Starting a private NATS" if url else "Starting a private PostgreSQL and NATS")
+    with url_or_embedded(url or None, EmbeddedPostgres(_server_settings())) as address, EmbeddedNats() as nats:
         with session(address) as connection:
-            report = run(connection, address, seconds, view, is_private=not url)
+            report = run(connection, address, nats.url, seconds, view, is_private=not url)
         view.step("Cleaning up")
     return report
 

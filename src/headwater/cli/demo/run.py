@@ -15,19 +15,20 @@ from headwater.cli.demo.statements import read_clock
 from headwater.cli.demo.tally import Large, percentile
 from headwater.cli.demo.traffic import Traffic, write_first
 from headwater.cli.demo.view import KINDS, View
-from headwater.cli.demo.watch import Watch, delivered_by_table
+from headwater.cli.demo.watch import Watch
 from headwater.postgres.connect import Connection, describe
 from headwater.postgres.statements import fetch_sync
 
 
-def run(connection: Connection, url: str, seconds: float, view: View, *, is_private: bool) -> Report:
-    """Write for so many seconds, deliver it all, and say how source and target compare."""
+def run(connection: Connection, url: str, nats_url: str, seconds: float, view: View, *, is_private: bool) -> Report:
+    """Write for so many seconds, deliver it all by way of NATS, and say how source and target compare."""
     version = connection.info.parameter_status("server_version") or "?"
     server = Server(describe(url), version.split()[0], is_private)
     view.step(f"Creating tables, a slot and a second database on PostgreSQL {server.version}")
     with staged(connection, url) as stage, TemporaryDirectory(prefix="headwater-demo-") as directory:
-        gauge, (begin,) = Gauge(connection), fetch_sync(connection, wal_position())
-        with Delivery(Route(url, stage.target_url, f"{directory}/checkpoint"), view.step) as delivery:
+        gauge, (begin,) = Gauge(connection, stage.target), fetch_sync(connection, wal_position())
+        route = Route(url, nats_url, stage.target_url, f"{directory}/checkpoint", stage.tables)
+        with Delivery(route, view.step) as delivery:
             delivery.wait_until_running()
             view.step("Delivering a first batch")
             first = write_first(connection)
@@ -53,7 +54,7 @@ def _server_clock(connection: Connection) -> Callable[[], datetime]:
 
 
 def _compare(source: Connection, stage: Stage, delivery: Delivery, traffic: Traffic) -> list[TableReport]:
-    written, delivered = traffic.written, delivered_by_table(delivery)
+    written, delivered = traffic.written, delivery.applied.by_table
     return [
         TableReport(
             {op: written[table.name, op] for op in KINDS},
@@ -67,15 +68,14 @@ def _compare(source: Connection, stage: Stage, delivery: Delivery, traffic: Traf
 def _report(
     server: Server, tables: list[TableReport], delivery: Delivery, traffic: Traffic, watch: Watch, wal: Wal, took: float
 ) -> Report:
-    sinks = list(delivery.report.sinks.values()) if delivery.report else []
     lags = watch.tally.lags
     return Report(
         server=server,
         tables=tables,
         transactions=traffic.transactions,
         rolled_back=traffic.rolled_back,
-        applied=sum(sink.changes for sink in sinks),
-        letters=sum(sink.letters for sink in sinks),
+        applied=delivery.applied.changes,
+        letters=delivery.applied.letters,
         rows_per_second=sum(table.delivered for table in tables) / took,
         large=watch.large or Large(0, 0.0),
         lag=Lag(percentile(lags, 0.5), percentile(lags, 0.99), max(lags, default=0.0)),

@@ -38,7 +38,7 @@ def print_report(report: Report) -> None:
 def _parts(report: Report) -> Iterator[Text | Table]:
     yield Text.assemble(
         ("Headwater", "bold cyan"),
-        f"  delivered {report.changes:,} changes of {report.transactions:,} transactions to a second database",
+        f"  delivered {report.changes:,} changes of {report.transactions:,} transactions through NATS to a second database",
     )
     yield _written(report.tables)
     yield _compared(report.tables)

@@ -39,6 +39,7 @@ def staged(connection: Connection, url: str) -> Iterator[Stage]:
         _create_target(connection, describe(url))
         with connect_sync(target_url) as target:
             execute_sync(target, statements.create_schema())
+            execute_sync(target, statements.create_tables())
             # Here and not in the pipeline: this waits for every transaction of the server, and a signal can end it here.
             provision(url, SLOT, PUBLICATION, (f"{SCHEMA}.*",))
             yield Stage(select_tables(list_tables(connection), [f"{SCHEMA}.*"]), target_url, target)
@@ -86,6 +87,7 @@ def _create_source(connection: Connection, server: str) -> None:
         with connection.transaction():
             execute_sync(connection, statements.create_schema())
             execute_sync(connection, statements.create_tables())
+            execute_sync(connection, statements.create_creek())
             reconcile(connection, Publication(name=PUBLICATION, tables=(f"{SCHEMA}.*",)))
             execute_sync(connection, statements.mark_publication())
     except psycopg.errors.InsufficientPrivilege as exc:
@@ -115,4 +117,5 @@ def _remove(connection: Connection) -> None:
     execute_sync(connection, statements.drop_target())
     with connection.transaction():
         execute_sync(connection, statements.drop_publication())
+        execute_sync(connection, statements.drop_creek())
         execute_sync(connection, statements.drop_schema())

@@ -76,8 +76,21 @@ def drop_publication() -> Statement[None]:
     return SQL["drop_publication"].compose()
 
 
+def create_creek() -> Statement[None]:
+    return SQL["create_creek"].compose()
+
+
+def drop_creek() -> Statement[None]:
+    return SQL["drop_creek"].compose()
+
+
 def drop_schema() -> Statement[None]:
     return SQL["drop_schema"].compose()
+
+
+def last_applied() -> Statement[datetime | None]:
+    """In the target."""
+    return SQL["last_applied"].bind(datetime)
 
 
 def read_clock() -> Statement[datetime]:

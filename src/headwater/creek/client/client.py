@@ -41,6 +41,8 @@ async def connect(
     says. Raises `BrokerUnavailable` or `BrokerError` if the server cannot be reached or refuses.
     """
     access = NatsAccess(url=server) if isinstance(server, str) else server
+    if str(generation) not in list(Generation):
+        raise SettingsError(f"there is no generation {generation} of Creek's wire; it is 1 or 2")
     names = Names(namespace, "", Generation(str(generation)))
     connection = await connect_nats(
         access, allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=_RECONNECT_SECONDS, error_cb=_note
@@ -65,10 +67,13 @@ class Client:
         self._schemas = Schemas(broker)
 
     def stream_wal(self, database: str, table: str, *, after: int | None = None) -> WalStream:
-        """All changes of a table that are in the stream, and those to come; or those behind a message's `position`."""
+        """All changes of a table that are in the stream, and those to come; or those behind a message's `position`.
+
+        No message is at 0: that is where a stream is of which nothing was read, so behind it is all that there is.
+        """
         if after is not None and after < 0:
             raise SettingsError(f"a position in a stream is at least 0, not {after}")
-        return self._stream(database, table, Start() if after is None else Start(after + 1))
+        return self._stream(database, table, Start(after + 1) if after else Start())
 
     def stream_wal_from(
         self, database: str, table: str, time: datetime, lsn: Lsn | str, ordinal: int | None = None

@@ -5,18 +5,19 @@ of the time that nats-py takes for a message, which leaves that much more for de
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from headwater.brokers.nats.reader import Received, StreamReader
 from headwater.creek.client.broker import Broker
 from headwater.errors import BrokerError, BrokerUnavailable
 
-T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 # Few thread switches for a backlog, and little that waits in memory.
 _BATCH: Final = 2_000
@@ -44,7 +45,7 @@ class Feed:
         self._reader: StreamReader | None = None
         # Kept until its packets are taken over: whoever waits may be cancelled, and they must not be lost with that.
         self._reading: asyncio.Future[list[Received]] | None = None
-        self._is_closed = False
+        self._is_away, self._is_closed = False, False
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait until a packet has arrived; False if none has in that time. Without a limit, a lost server is waited for."""
@@ -93,8 +94,11 @@ class Feed:
         if self._is_closed:
             raise BrokerError(f"the reader of {self.subject} was closed")
         self._broker.open_feeds.add(self)
-        access, stream, subjects = self._broker.access, self.stream, (self.subject,)
-        self._reader = await self._run(lambda: StreamReader(access, stream, subjects, sequence))
+
+        def attach() -> None:
+            self._reader = StreamReader(self._broker.access, self.stream, (self.subject,), sequence)
+
+        await self._run(attach)
 
     def _read(self) -> list[Received]:
         assert self._reader is not None, "it is opened before it is read"
@@ -104,9 +108,13 @@ class Feed:
         self._reading = None
         try:
             self.arrived.extend(reading.result())
-        except BrokerUnavailable:
+            self._is_away = False
+        except BrokerUnavailable as error:
             if may_fail or self._is_closed:
                 raise
+            if not self._is_away:
+                _log.warning("stream %s: %s; waiting for it", self.stream, error)
+            self._is_away = True
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _leave(self) -> None:
@@ -119,11 +127,11 @@ class Feed:
         if reader is not None:
             await self._run(reader.close)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], None]) -> None:
         """Have it done in the reader's own thread, also if whoever waits for it is cancelled meanwhile."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            return await asyncio.shield(future)
+            await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise

@@ -160,7 +160,7 @@ class Envelope(Generic[R]):
             read = read_long if name in ("tx_at", "tx_id") else read_string
             found[name], place = read(data, place)
         last = str(found["last_lsn"])
-        self._source = Source(
+        source = Source(
             str(found["name"]),
             _moment(int(found["tx_at"])),
             str(found["db"]),
@@ -172,7 +172,8 @@ class Envelope(Generic[R]):
         )
         if place >= len(data):
             raise MessageError("it ends before its rows")
-        self._fingerprint, self._begin = fingerprint, data[:place]
+        # All at once: what belongs to a message that cannot be read must not be taken for the next one's.
+        self._fingerprint, self._source, self._begin = fingerprint, source, data[:place]
 
     def _read_sent_at(self, data: bytes, place: int) -> None:
         sent_at, end = read_long(data, place)

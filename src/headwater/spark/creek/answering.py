@@ -8,10 +8,11 @@ import asyncio
 import logging
 import random
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import Final
 
@@ -21,11 +22,13 @@ from nats.errors import Error as NatsError
 from headwater.brokers.nats.connection import connect
 from headwater.creek.framing import packets
 from headwater.creek.messages import SchemaMessage, SnapshotRequest
+from headwater.creek.names import Kind
 from headwater.creek.requests import ERROR, ERROR_HEADER, RequestRefused, RequestServer, reason_of
 from headwater.errors import BrokerError, HeadwaterError
 from headwater.postgres.backoff import Backoff
 from headwater.spark.creek.lookup import SchemaLookup
 from headwater.spark.creek.snapshot import OPEN_PATIENCE, Desk, SnapshotRun
+from headwater.spark.creek.unfinished import find_unfinished
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +44,9 @@ _END_SECONDS: Final = 10.0
 # Between tries to tell them, while the broker is away.
 _AGAIN_SECONDS: Final = 1.0
 _MOST_OWED: Final = 1000
+# A reading task has two minutes to read something, and a writer half a minute to store it.
+SILENT_SECONDS: Final = 160.0
+_ORPHANED: Final = "its producer ended before it was complete; ask for another"
 _STOPPING: Final = "the producer is stopping; ask again when it runs"
 
 
@@ -64,11 +70,11 @@ class Answering:
         self._stopping = asyncio.Event()
         # Whether there is a topic whose readers do not know yet that nothing follows, and the opposite.
         self._owing, self._paid = asyncio.Event(), asyncio.Event()
-        self._paid.set()
         self._asked: set[_Asked] = set()
-        self._owed: dict[str, str] = {}
+        self._owed = desk.counts.broken(f"{desk.access.describe()} {desk.names.stream_subject(Kind.SNAPSHOT)}")
         self._lookup = SchemaLookup(desk.url)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="requests")
+        (self._owing if self._owed else self._paid).set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -76,6 +82,7 @@ class Answering:
     async def run(self) -> None:
         """Answer until stopped; then end what is being read, and tell its readers."""
         failures = 0
+        closing_orphans = asyncio.create_task(self._close_orphans())
         try:
             while not self._stopping.is_set():
                 closed = asyncio.Event()
@@ -90,6 +97,7 @@ class Answering:
                     failures = 0
                     await self._serve(client, closed)
         finally:
+            closing_orphans.cancel()
             await self._end_snapshots()
             self._lookup.close()
             self._pool.shutdown(wait=False)
@@ -210,6 +218,24 @@ class Answering:
             if not self._owed:
                 self._owing.clear()
                 self._paid.set()
+
+    async def _close_orphans(self) -> None:
+        """Tell the readers of snapshots that nobody writes any more, as after a crash: nothing is added to them for long."""
+        before = await self._find_unfinished()
+        await asyncio.sleep(SILENT_SECONDS)
+        ours = {asked.topic for asked in self._asked}
+        for topic, sequence in (await self._find_unfinished()).items():
+            if before.get(topic) == sequence and topic not in ours:
+                _log.info("%s has no end, and nobody writes it any more", topic, extra=self._facts)
+                self._owe(topic, _ORPHANED)
+
+    async def _find_unfinished(self) -> Mapping[str, int]:
+        find = partial(find_unfinished, self._desk.access, self._desk.names)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, find)
+        except BrokerError as exc:
+            _log.debug("snapshots in the stream cannot be looked at", exc_info=exc, extra=self._facts)
+            return {}
 
     async def _end_snapshots(self) -> None:
         asked = list(self._asked)

@@ -21,7 +21,7 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.frames import HEADER_BYTES
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.publisher import Outgoing, Publisher
-from headwater.brokers.nats.streams import StreamLimits, ensure_stream
+from headwater.brokers.nats.streams import StreamLimits, ensure_stream, stream_info
 from headwater.capture.pieces import Readable, describe, unreadable
 from headwater.capture.snapshot import OpenSnapshot, Stopped, open_snapshot
 from headwater.capture.tables import TableStore
@@ -186,8 +186,22 @@ class SnapshotRun:
         # Whoever waits to alter the table need not wait for our last message.
         snapshot.close()
         self._require_going_on()
+        self._require_kept(topic, writer.packets)
         writer.write("eof", EOF, {ROWS_HEADER: str(writer.rows)})
         return topic
+
+    def _require_kept(self, topic: str, packets: int) -> None:
+        """Raise BrokerError if the stream does not have the messages of a topic each once, as when it is too small."""
+        with closing(Link(self._desk.access)) as link:
+            info = stream_info(link, self._desk.names.stream(Kind.SNAPSHOT), topic)
+        if info is not None and info.config.get("retention") != "limits":
+            # What was read is thrown away.
+            return
+        found = 0 if info is None else info.subject_counts.get(topic, 0)
+        if found < packets:
+            raise BrokerError(f"the stream has kept {found} of {packets} messages; raise its limits, and ask again")
+        if found > packets:
+            raise BrokerError(f"trouble with the broker has left {found - packets} messages twice; ask again")
 
     def _require_going_on(self) -> None:
         if self._ending.is_set():
@@ -271,13 +285,13 @@ class SnapshotRun:
 
 
 class TopicWriter:
-    """The one writer of a snapshot's topic; each message is stored when its call returns."""
+    """The one writer of a snapshot's topic; each message is stored when its call returns. Counts what it has written."""
 
     def __init__(self, publisher: Publisher, topic: str) -> None:
         self._publisher, self._topic = publisher, topic
         # Headers count against the server's limit, too: here it is an id, which is the topic and some numbers.
         self.chunk = publisher.max_payload - _PACKET_BYTES - HEADER_BYTES - len(topic) - _NUMBERS_BYTES
-        self.rows = 0
+        self.rows = self.packets = 0
 
     def write(self, name: str, message: bytes, lines: dict[str, str]) -> None:
         """A message that is no row, with header lines."""
@@ -296,6 +310,7 @@ class TopicWriter:
     def _publish(self, outgoing: Outgoing) -> None:
         for refused in self._publisher.publish(outgoing).refused:
             raise BrokerError(f"a message was refused on {self._topic}: {refused.reason}")
+        self.packets += len(outgoing)
 
 
 def _types(readable: Readable) -> Types:

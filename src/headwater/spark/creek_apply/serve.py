@@ -9,29 +9,24 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 
-import psycopg
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.creek.consumer import statements
-from headwater.creek.consumer.statements import Request
 from headwater.errors import HeadwaterError, PipelineFailed, PositionError
 from headwater.postgres.backoff import Backoff
-from headwater.postgres.connect import Connection, connect_sync, translated
-from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.postgres.connect import Connection, translated
+from headwater.postgres.statements import execute_sync
 from headwater.spark.checkpoint import Checkpoint
+from headwater.spark.creek_apply.asked import Listener, Worker
 from headwater.spark.creek_apply.counts import Counts
 from headwater.spark.creek_apply.keeping import keep
-from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings, Mode
+from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings
 from headwater.spark.creek_apply.sink import ApplySink, prepare_target
-from headwater.spark.creek_apply.snapshot import SnapshotLoader
-from headwater.spark.creek_apply.tables import create_from_schema
 from headwater.spark.failure import translate
 from headwater.spark.lease import Lease
-from headwater.spark.sinks.postgres.session import Session
 from headwater.spark.sources import register
 from headwater.spark.sources.creek.offset import Offset
 from headwater.spark.sources.creek.options import access_options
@@ -123,10 +118,10 @@ class Consumer:
         """One run, from taking over to its end or a failure."""
         register(self._spark)
         url = self._settings.url
-        with translated(url), closing(_Listener(url)) as listener, closing(self._sink):
+        with translated(url), closing(Listener(url)) as listener, closing(self._sink):
             self._sink.open()
             execute_sync(listener.connection, statements.return_requests())
-            worker = _Worker(self._spark, self._settings, self._counts, self._stopping)
+            worker = Worker(self._spark, self._settings, self._counts)
             try:
                 if once:
                     worker.work_off(listener.connection)
@@ -144,7 +139,7 @@ class Consumer:
             self._look()
             time.sleep(_LOOK_SECONDS)
 
-    def _follow(self, listener: "_Listener", worker: "_Worker") -> None:
+    def _follow(self, listener: Listener, worker: Worker) -> None:
         keep_at = 0.0
         while not self._is_ending:
             if time.monotonic() >= keep_at:
@@ -227,72 +222,3 @@ class Consumer:
             "maxBytesPerTrigger": str(settings.max_bytes),
             "subscriptionsUrl": settings.url,
         }
-
-
-class _Listener:
-    """Hears when something is asked for."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        with translated(url):
-            self.connection = connect_sync(url)
-            execute_sync(self.connection, statements.listen())
-
-    def wait(self, seconds: float) -> bool:
-        """Whether anything was asked for within some seconds."""
-        with translated(self._url):
-            return any(True for _ in self.connection.notifies(timeout=seconds, stop_after=1))
-
-    def close(self) -> None:
-        with suppress(psycopg.Error):
-            self.connection.close()
-
-
-class _Worker:
-    """Does what was asked for, one after the other, beside the queries."""
-
-    def __init__(self, spark: SparkSession, settings: ApplySettings, counts: Counts, stopping: Event) -> None:
-        self._spark, self._settings, self._counts, self._stopping = spark, settings, counts, stopping
-        self._thread: Thread | None = None
-        self._ended = Event()
-
-    def begin(self, connection: Connection) -> None:
-        """Begin with what waits, unless something is being done."""
-        if self._thread is not None and self._thread.is_alive():
-            return
-        for request in fetch_sync(connection, statements.take_request()):
-            self._thread = Thread(target=self._run, args=[request], name="creek request", daemon=True)
-            self._thread.start()
-
-    def work_off(self, connection: Connection) -> None:
-        """Do all that waits."""
-        while found := fetch_sync(connection, statements.take_request()):
-            self._run(found[0])
-
-    def stop(self) -> None:
-        """Leave what is being done, which is begun anew by the next run."""
-        self._ended.set()
-
-    def _run(self, request: Request) -> None:
-        error: str | None = None
-        try:
-            self._do(request)
-        except (HeadwaterError, PySparkException, psycopg.Error) as exc:
-            error = str(translate(exc))
-            _log.error("%s: %s", request.command, error)
-        if self._ended.is_set():
-            return
-        with suppress(psycopg.Error, HeadwaterError), closing(connect_sync(self._settings.url)) as connection:
-            fetch_sync(connection, statements.end_request(request, error))
-
-    def _do(self, request: Request) -> None:
-        mapping, mode = request.mapping, Mode(request.mode)
-        loader = SnapshotLoader(self._spark, self._settings)
-        match request.kind:
-            case "create":
-                with closing(Session(self._settings.url)) as session:
-                    create_from_schema(self._settings, session, mapping)
-            case "snapshot":
-                self._counts.add_snapshot(mapping, loader.take(mapping, mode))
-            case _:
-                self._counts.add_snapshot(mapping, loader.apply(mapping, mode, request.name or ""))

@@ -157,8 +157,9 @@ class SnapshotLoader:
         since = min(taken.stored_at, taken.header.at.astimezone(UTC)) - _BACK
         with closing(StreamWatch(self._settings.access, stream)) as watch:
             info = watch.info()
-            sequence = _sequence_at(watch, info.first_seq, info.last_seq, since)
-            if sequence == info.first_seq and info.first_seq > 1:
+            first = max(1, info.first_seq)
+            sequence = _sequence_at(watch, first, info.last_seq, since)
+            if sequence == first > 1:
                 raise PositionError(
                     f"stream {stream!r} begins at {info.first_seq}, and may have lost changes that came after the snapshot "
                     f"of {taken.header.at:%Y-%m-%d %H:%M}; take a new snapshot"

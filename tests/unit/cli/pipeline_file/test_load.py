@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from headwater.brokers.nats.streams import StreamLimits
 from headwater.cli.pipeline_file import load
 from headwater.errors import SettingsError
 from headwater.postgres.connect import complete
 from headwater.spark.settings import (
     ConsoleSinkSettings,
     LaneRule,
+    NatsSinkSettings,
     NoopSinkSettings,
     ParquetSinkSettings,
     PostgresSinkSettings,
@@ -236,3 +238,68 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
 
     with pytest.raises(SettingsError, match="no text in UTF-8"):
         load(tmp_path / "headwater.toml", {})
+
+
+NATS = """
+name = "shop"
+[source]
+tables = ["orders"]
+status_interval = "2s"
+[[sinks]]
+type = "nats"
+url = "tls://nats:4222"
+creds_file = "keys/user.creds"
+tls_ca = "/etc/ca.pem"
+timeout = "5s"
+max_pending = 100
+namespace = "SHOP"
+generation = 2
+cloudevents = true
+replicas = 3
+max_age = "24h"
+max_bytes = "1GiB"
+max_msgs = 1000
+retention = "interest"
+requests_tables = ["public.orders"]
+"""
+
+
+def test_a_nats_sink_has_its_access_and_its_limits(tmp_path):
+    (tmp_path / "shop.toml").write_text(NATS)
+
+    pipeline = load(tmp_path / "shop.toml", {})
+
+    (sink,) = pipeline.sinks
+    assert isinstance(sink, NatsSinkSettings)
+    assert (sink.name, sink.namespace, sink.generation, sink.encoding) == ("nats", "SHOP", "2", "creek")
+    assert sink.access.creds_file == str(tmp_path / "keys" / "user.creds")
+    assert (sink.access.tls_ca, sink.access.timeout, sink.access.max_pending) == ("/etc/ca.pem", timedelta(seconds=5), 100)
+    assert sink.limits == StreamLimits(
+        replicas=3, max_age=timedelta(days=1), max_bytes=1024**3, max_msgs=1000, retention="interest"
+    )
+    assert (sink.cloudevents, sink.requests, sink.requests_tables) == (True, True, ("public.orders",))
+    assert pipeline.source.status_interval == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('url = "http://nats:4222"', "sinks[1]: a NATS url must look like"),
+        ('namespace = "a b"', "sinks[1]: 'a b' cannot be a NATS namespace"),
+        ("generation = 3", "sinks[1].generation: must be 1 or 2"),
+        ('encoding = "xml"', "sinks[1].encoding: must be creek or json"),
+        ('retention = "all"', "sinks[1].retention: must be 'limits', 'interest' or 'workqueue'"),
+        ('user = "a"\ntoken = "hunter2"', "sinks[1]: give one of user, token, nkey_file and creds_file"),
+        ('lane = "key"', "sinks[1].lane: there is no such key"),
+    ],
+)
+def test_a_fault_of_a_nats_sink_is_said_of_it(tmp_path, wrong, said):
+    key = wrong.partition(" ")[0]
+    lines = [line for line in NATS.splitlines() if not line.startswith((f"{key} ", "creds_file"))]
+    (tmp_path / "shop.toml").write_text("\n".join([*lines, wrong]))
+
+    with pytest.raises(SettingsError) as raised:
+        load(tmp_path / "shop.toml", {})
+
+    assert said in str(raised.value)
+    assert "hunter2" not in str(raised.value)

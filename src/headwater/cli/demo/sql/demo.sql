@@ -87,6 +87,17 @@ create table headwater_demo.reading (
     note text
 );
 
+-- name: create_creek
+-- Creek's own schema, unless a producer has made it before.
+do $$
+begin
+    if to_regnamespace('_creek') is null then
+        create schema _creek;
+        comment on schema _creek is 'made by headwater demo';
+    end if;
+end
+$$;
+
 -- name: mark_publication
 -- By this the next demo knows what an earlier one has left behind.
 comment on publication headwater_demo is 'made by headwater demo';
@@ -251,3 +262,15 @@ truncate headwater_demo.cart;
 insert into headwater_demo.reading (id, sensor, value, taken_at, note)
 select id, mod(id, 50), random(), clock_timestamp(), md5(id::text)
   from generate_series(%(first)s::bigint, %(last)s::bigint) as id;
+
+-- name: drop_creek
+do $$
+begin
+    if obj_description(to_regnamespace('_creek'), 'pg_namespace') = 'made by headwater demo' then
+        drop schema _creek cascade;
+    end if;
+end
+$$;
+
+-- name: last_applied
+select max(subscription.timestamp) from _creek_consumer.subscriptions as subscription;

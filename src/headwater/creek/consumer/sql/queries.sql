@@ -75,6 +75,7 @@ update headwater.subscriptions
 -- again, clears it.
 update headwater.subscriptions
    set error = %(error)s,
+       generation = generation + 1,
        is_behind = true,
        sequence = %(sequence)s,
        begun = %(begun)s

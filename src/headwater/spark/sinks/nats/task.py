@@ -6,7 +6,8 @@ changes of a table are in one task, which is the only writer of the table's subj
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -121,13 +122,15 @@ class WriteTask:
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_SCHEMA)
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        writer, total = None, Outcome()
-        for parts, letters in self._encoded(batches):
-            # Most partitions of a quiet source have nothing, and need no connection.
-            writer = writer or Writer(self.address, kept_publisher(self.address.access), self.announced)
-            total += Outcome(Written(letters=len(letters)), tuple(letters))
-            for part in parts:
-                total += writer.write(part, only_large=self.only_large)
+        """Encode one frame while the one before it is published: the one computes, the other mostly waits."""
+        writer, total, before = None, Outcome(), _done(Outcome())
+        with ThreadPoolExecutor(1, thread_name_prefix="publish") as pool:
+            for parts, letters in self._encoded(batches):
+                total += before.result() + Outcome(Written(letters=len(letters)), tuple(letters))
+                # Most partitions of a quiet source have nothing, and need no connection.
+                writer = writer or Writer(self.address, kept_publisher(self.address.access), self.announced)
+                before = pool.submit(writer.write_all, parts, only_large=self.only_large)
+            total += before.result()
         return total if writer is None else replace(total, announced=writer.added)
 
     def _encoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Part], list[Letter]]]:
@@ -159,6 +162,10 @@ class Writer:
     def added(self) -> Announced:
         """The schemas that it has published."""
         return self._announcer.added
+
+    def write_all(self, parts: Sequence[Part], *, only_large: bool = False) -> Outcome:
+        """Publish parts one after the other."""
+        return sum((self.write(part, only_large=only_large) for part in parts), Outcome())
 
     def write(self, part: Part, *, only_large: bool = False) -> Outcome:
         """Publish a part; all of it is durable, or letters, on return, but for large rows that have to wait."""
@@ -204,6 +211,12 @@ _TOO_LARGE: Final = "it is larger than the NATS server's max_payload lets a mess
 def kept_publisher(access: NatsAccess) -> Publisher:
     """The publisher of this process: Spark's Python workers serve many tasks, one at a time."""
     return Publisher(access)
+
+
+def _done(outcome: Outcome) -> Future[Outcome]:
+    future: Future[Outcome] = Future()
+    future.set_result(outcome)
+    return future
 
 
 def _counted(messages: Messages, kept: Ints) -> dict[tuple[str, str], int]:

@@ -161,20 +161,29 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, offset: Offset, limit: ReadLimit) -> Offset | None:
         """The offset at the end of the next batch, if there is anything to deliver or to log."""
+        following = self._moved(offset, limit)
+        # Turn and turn about, so that neither the stream nor the tables that are behind wait for long.
+        if offset.behind and (following is None or not self._was_behind):
+            caught_up = self._caught_up(offset, limit)
+            self._was_behind = caught_up is not None
+            return following if caught_up is None else caught_up
+        self._was_behind = False
+        return following
+
+    def _moved(self, offset: Offset, limit: ReadLimit) -> Offset | None:
+        """The offset at the end of a range of the stream."""
+        wait = 0.0 if offset.behind else _IDLE_SECONDS
+        if not offset.tables:
+            # A reader without subjects would read all there are.
+            time.sleep(wait)
+            return None
         log = self._main(offset)
-        self._fill(log, wait_seconds=0.0 if offset.behind else _IDLE_SECONDS)
+        self._fill(log, wait)
         end = log.bound(*_limits(limit, self._options), self._until)
-        has_more = end.sequence > offset.mark.sequence and (
+        is_worth_it = (
             log.has_messages(offset.mark, end) or log.was_passed_over(offset.mark.sequence) or self._until is not None
         )
-        # Turn and turn about, so that neither the stream nor the tables that are behind wait for long.
-        if offset.behind and not (has_more and self._was_behind):
-            following = self._caught_up(offset, limit)
-            if following is not None:
-                self._was_behind = True
-                return following
-        self._was_behind = False
-        if not has_more:
+        if end.sequence <= offset.mark.sequence or not is_worth_it:
             return None
         step = Step(offset.mark, end, offset.tables, changes=self._counted(log, offset.mark, end, offset.tables))
         return replace(offset, mark=end, step=step)
@@ -245,6 +254,9 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The log that holds a step, which is opened if it was logged by another process."""
         if step.is_behind:
             return self._catch_up_log(step.start, step.tables, end)
+        if self._log is not None and self._log.floor > step.start.sequence:
+            self._log.close()
+            self._log = None
         if self._log is None or self._log.subjects != self._subjects(step.tables):
             return self._main(replace(end, mark=step.start, tables=step.tables))
         return self._log

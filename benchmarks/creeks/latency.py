@@ -1,0 +1,113 @@
+"""From the return of a commit at the source to the moment that the client hands the change out.
+
+A producer in a process of its own carries single rows, written at a steady rate, to JetStream, and the client follows the
+table. The clock is that of one machine.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from benchmarks.creeks import statements
+from benchmarks.creeks.producer import producing
+from benchmarks.creeks.stage import DATABASE, TABLE, Stage, staged
+from benchmarks.pipelines.latency import percentile
+from benchmarks.pipelines.output import Output
+from benchmarks.pipelines.run import Run
+from benchmarks.report import Bar
+from headwater import creek
+from headwater.brokers.nats import stream_info
+from headwater.creek.names import Kind, Names
+from headwater.postgres.connect import Connection
+from headwater.postgres.statements import execute_sync
+
+ROWS_PER_SECOND = 50
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    warm_up_seconds: int = 15
+    seconds: int = 30
+
+
+QUICK = Sizes(warm_up_seconds=6, seconds=10)
+
+
+def measure(quick: bool, output: Output) -> list[Bar]:
+    sizes = QUICK if quick else Sizes()
+    with staged(output, {}) as stage:
+        names = stage.fresh_names()
+        with producing(stage, names) as run:
+            seconds = asyncio.run(latencies_of(stage, names, run, sizes))
+            run.stop()
+    output.figures.update(
+        {
+            "client_latency_rows": len(seconds),
+            "client_latency_p95_ms": round(percentile(seconds, 95) * 1000, 1),
+            "client_latency_max_ms": round(max(seconds) * 1000, 1),
+        }
+    )
+    return [
+        Bar("client_latency_p50_ms", round(percentile(seconds, 50) * 1000, 1), at_most=250),
+        Bar("client_latency_p99_ms", round(percentile(seconds, 99) * 1000, 1), at_most=600),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When each row was handed out, by its id."""
+
+    times: dict[int, float] = field(default_factory=dict)
+
+    async def follow(self, client: creek.Client) -> None:
+        async for change in client.stream_wal(DATABASE, TABLE):
+            if change.after is not None:
+                self.times[change.after["id"]] = time.perf_counter()
+
+    async def wait_for(self, id: int, run: Run) -> None:
+        """The client gives rows in the order of their commits, so all before it are there, too."""
+        await wait_until(lambda: id in self.times, f"row {id} at the client", run)
+
+
+async def latencies_of(stage: Stage, names: Names, run: Run, sizes: Sizes) -> list[float]:
+    """How long after its commit each row was handed out, without those of the start."""
+    console, writer, seen = stage.bench.console, stage.bench.connection, Seen()
+    with console.status("starting the producer"):
+        with closing(stage.link()) as link:
+            await wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
+    async with creek.connect(stage.access, names.root) as client:
+        following = asyncio.create_task(seen.follow(client))
+        execute_sync(writer, statements.write_order(1))
+        await seen.wait_for(1, run)
+        with console.status(f"warming up for {sizes.warm_up_seconds} s"):
+            warm = await asyncio.to_thread(write_steadily, writer, 2, sizes.warm_up_seconds)
+            await seen.wait_for(1 + len(warm), run)
+        with console.status(f"{ROWS_PER_SECOND} rows a second for {sizes.seconds} s"):
+            first, began = 2 + len(warm), time.perf_counter()
+            committed = await asyncio.to_thread(write_steadily, writer, first, sizes.seconds)
+            stage.bench.figures["client_latency_rows_per_s"] = round(len(committed) / (time.perf_counter() - began), 1)
+            await seen.wait_for(first + len(committed) - 1, run)
+        following.cancel()
+    return [seen.times[first + number] - at for number, at in enumerate(committed)]
+
+
+def write_steadily(writer: Connection, first: int, seconds: int) -> list[float]:
+    """Write single rows with ids from `first` on; returns when each commit had returned."""
+    began, committed = time.perf_counter(), []
+    for number in range(seconds * ROWS_PER_SECOND):
+        time.sleep(max(0.0, began + number / ROWS_PER_SECOND - time.perf_counter()))
+        execute_sync(writer, statements.write_order(first + number))
+        committed.append(time.perf_counter())
+    return committed
+
+
+async def wait_until(is_true: Callable[[], bool], what: str, run: Run) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_true():
+        run.require_alive()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"waited in vain for {what}, {PATIENCE_SECONDS:.0f} s")
+        await asyncio.sleep(0.05)

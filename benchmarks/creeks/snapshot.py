@@ -1,0 +1,87 @@
+"""A table asked for over NATS, by one request to a running producer: from the request to the end of the snapshot.
+
+Nobody reads it meanwhile. What is counted are the messages of its topic in the stream: a header, the rows, and the end. The
+first snapshot does not count.
+"""
+
+import statistics
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+from benchmarks.capture import SERVER
+from benchmarks.creeks import statements
+from benchmarks.creeks.producer import producing
+from benchmarks.creeks.stage import DATABASE, NAME, SCHEMA, count_stored, last_stored, staged
+from benchmarks.pipelines.output import Output
+from benchmarks.pipelines.run import Run
+from benchmarks.report import Bar
+from headwater.brokers.nats import Link
+from headwater.creek.framing import packets
+from headwater.creek.messages import EOF, SnapshotRequest
+from headwater.creek.names import Kind, Names
+from headwater.postgres.statements import execute_sync
+
+AIM = 100_000
+PATIENCE_SECONDS = 600.0
+_LOOK_SECONDS = 0.05
+# Packets of a message that is smaller than this are one.
+_END = packets(EOF, 1000)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    rows: int = 1_000_000
+    rounds: int = 3
+
+
+QUICK = Sizes(rows=100_000, rounds=2)
+
+
+def measure(quick: bool, output: Output) -> list[Bar]:
+    sizes = QUICK if quick else Sizes()
+    with staged(output, SERVER) as stage:
+        with output.console.status(f"filling a table of {sizes.rows:,} rows"):
+            execute_sync(stage.bench.connection, statements.fill_orders(sizes.rows))
+            execute_sync(stage.bench.connection, statements.vacuum_orders())
+        names, seconds = stage.fresh_names(), []
+        with producing(stage, names) as run, closing(stage.link()) as link:
+            with output.console.status("starting the producer, and a first snapshot"):
+                seconds_of(link, names, run, sizes.rows)
+            for turn in range(sizes.rounds):
+                with output.console.status(f"a snapshot of {sizes.rows:,} rows, turn {turn + 1} of {sizes.rounds}"):
+                    seconds.append(seconds_of(link, names, run, sizes.rows))
+            run.stop()
+    output.figures["snapshot_rows"] = sizes.rows
+    output.figures["snapshot_aim"] = AIM
+    output.figures["snapshot_seconds"] = round(statistics.median(seconds), 2)
+    return [Bar("snapshot_rows_per_s", round(sizes.rows / statistics.median(seconds)), at_least=40_000)]
+
+
+def seconds_of(link: Link, names: Names, run: Run, rows: int) -> float:
+    """One snapshot; all of it is in the stream afterwards."""
+    began, topic = ask(link, names, run)
+    stream = names.stream(Kind.SNAPSHOT)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while count_stored(link, stream, topic) == 0 or (last := last_stored(link, stream, topic)).payload != _END:
+        run.require_alive()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the snapshot {topic} did not end in {PATIENCE_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+    found = count_stored(link, stream, topic) - 2
+    assert found == rows, f"the snapshot has {found} of {rows} rows"
+    return last.at - began
+
+
+def ask(link: Link, names: Names, run: Run) -> tuple[float, str]:
+    """Ask for the table until somebody listens; when that was, and the topic."""
+    request = SnapshotRequest(DATABASE, SCHEMA, NAME).to_json()
+    while True:
+        began = time.time()
+        answer = link.ask(names.snapshot_requests[0], request)
+        if answer is not None:
+            topic = answer.payload.decode()
+            assert topic.startswith(names.snapshot(SCHEMA, NAME, "")), f"the producer refused: {topic}"
+            return began, topic
+        run.require_alive()
+        time.sleep(_LOOK_SECONDS)

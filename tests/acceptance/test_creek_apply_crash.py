@@ -1,0 +1,235 @@
+"""A Creek consumer whose parts are killed under load, while a snapshot is loaded: its target ends equal to the source.
+
+The source is a producer of the test's own, which knows what was committed: nothing is lost, and nothing comes twice.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+import psycopg
+import pytest
+
+from headwater.brokers.nats.access import NatsAccess
+from headwater.creek.names import Names
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
+from headwater.errors import BrokerUnavailable
+from headwater.spark.creek_apply.sink import prepare_target
+from tests.creek_answers import Answers
+from tests.creek_feed import Feed
+from tests.pgoutput_writer import delete, insert, relation, update
+from tests.servers import postgres_settings, shared_root
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+INT4, TEXT = 23, 25
+ACCOUNT = relation(100, "account", [("id", INT4, -1, True), ("note", TEXT, -1, False)])
+ENTRY = relation(101, "entry", [("number", INT4, -1, False)])
+ACCOUNTS = 3000
+
+
+class Source:
+    """Commits and publishes transactions until told to stop, and takes snapshots; what is committed is published later."""
+
+    def __init__(self, access: NatsAccess) -> None:
+        names = Names("CREEK", "shop")
+        self._feed, self._snapshots = Feed(access, names), Feed(access, names)
+        self._lock, self._stop = Lock(), Event()
+        self._random = random.Random(7)
+        self._thread = Thread(target=self._run)
+        self.rows = {number: "new" for number in range(1, ACCOUNTS + 1)}
+        self.entries = 0
+        self._xid, self._lsn, self._taken = 100, 10_000, 0
+
+    def __enter__(self) -> "Source":
+        self._feed.transaction(9_000, [ACCOUNT, ENTRY, insert(101, ["0"])], xid=99)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._feed.close()
+        self._snapshots.close()
+
+    def settle(self) -> None:
+        """Write no more; all that was committed is published on return."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.01):
+            committed = self._commit()
+            while True:
+                try:
+                    self._feed.transaction(*committed[:2], xid=committed[2])
+                    break
+                except BrokerUnavailable:
+                    continue
+
+    def _commit(self) -> tuple[int, list[bytes], int]:
+        with self._lock:
+            self._lsn, self._xid = self._lsn + 100, self._xid + 1
+            messages = [self._change() for _ in range(self._random.choice([1, 5, 40]))]
+            self.entries += 1
+            return self._lsn, [*messages, insert(101, [str(self.entries)])], self._xid
+
+    def _change(self) -> bytes:
+        number, note = self._random.randint(1, ACCOUNTS), str(self._random.random())
+        if number not in self.rows:
+            self.rows[number] = note
+            return insert(100, [str(number), note])
+        if self._random.random() < 0.1:
+            del self.rows[number]
+            return delete(100, [str(number), None])
+        self.rows[number] = note
+        return update(100, [str(number), note])
+
+    def take(self, _request: Mapping[str, str]) -> str:
+        """A snapshot of the accounts: all that has committed, of which not all is published."""
+        with self._lock:
+            self._taken += 1
+            ids, xmax, until = sorted(self.rows), self._xid + 1, self._lsn + 1
+            columns = [[str(number) for number in ids], [self.rows[number] for number in ids]]
+            suffix = f"20240101000000_{self._taken:06}_abcd"
+        return self._snapshots.snapshot(ACCOUNT, columns, suffix=suffix, lsn=until, snapshot=f"{xmax}:{xmax}:", until=until)
+
+
+class Serve:
+    """`headwater creek apply serve` as a process, which says what it does in `serve.log`."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self._log, self._environment = directory / "serve.log", dict(environment)
+        self._process = self._start()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+
+    def require_life(self) -> None:
+        assert self._process.poll() is None, f"it has ended with {self._process.returncode}: {self.log[-3000:]}"
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "headwater.cli", "creek", "apply", "serve", "--prometheus-port", "0"]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+
+@contextmanager
+def serving(directory: Path, environment: Mapping[str, str]) -> Iterator[Serve]:
+    serve = Serve(directory, environment)
+    try:
+        yield serve
+    finally:
+        serve.end()
+
+
+@contextmanager
+def servers() -> Iterator[tuple[EmbeddedNats, EmbeddedPostgres]]:
+    with EmbeddedNats(NatsSettings(root=shared_root())) as nats, EmbeddedPostgres(postgres_settings(18)) as target:
+        yield nats, target
+
+
+@contextmanager
+def answering(access: NatsAccess, source: Source) -> Iterator[None]:
+    """Answer requests for snapshots; a server that went away is connected to again."""
+    ended = Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            with suppress(BrokerUnavailable):
+                with Answers(access, "CREEK._snapshot", source.take) as answers:
+                    while answers.is_alive and not ended.wait(0.1):
+                        pass
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(query)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def is_equal(url: str, source: Source, serve: Serve) -> bool:
+    serve.require_life()
+    with suppress(psycopg.OperationalError):
+        return (
+            dict(rows(url, "select id, note from account")) == source.rows
+            and len(rows(url, "select number from entry")) >= source.entries + 1
+        )
+    return False
+
+
+@pytest.mark.parametrize("victim", ["serve", "nats", "target"])
+def test_the_target_equals_the_source_whoever_is_killed(victim, tmp_path, monkeypatch, record_property):
+    with servers() as (nats, target):
+        prepare_target(target.url)
+        rows(target.url, "create table account (id int primary key, note text); create table entry (number int)")
+        for table in ("account", "entry"):
+            rows(target.url, f"select _creek_consumer.add_table('shop.public.{table}')")
+        access = NatsAccess(url=nats.url, timeout=timedelta(seconds=60))
+        monkeypatch.setenv("NATS_URI", nats.url)
+        monkeypatch.setenv("DB_URI", target.url)
+        with Source(access) as source, answering(access, source), serving(tmp_path, os.environ) as serve:
+            rows(target.url, "select _creek_consumer.snapshot('shop.public.account', 'clean')")
+            eventually(lambda: "loading snapshot" in serve.log or serve.require_life(), seconds=120)
+            _kill(victim, serve, nats, target)
+            rows(target.url, "select _creek_consumer.snapshot('shop.public.account', 'clean')")
+            eventually(lambda: _is_done(target.url), seconds=120)
+            source.settle()
+            eventually(lambda: is_equal(target.url, source, serve), seconds=120)
+            numbers = [number for (number,) in rows(target.url, "select number from entry")]
+            lost, twice = set(range(source.entries + 1)) - set(numbers), len(numbers) - len(set(numbers))
+            record_property("counts", f"{victim} killed: {source.entries} transactions, {len(lost)} lost, {twice} twice")
+            assert (lost, twice) == (set(), 0)
+            assert rows(target.url, "select count(*) from headwater.dead_letter") == [(0,)]
+            assert serve.stop() == 0
+
+
+def _kill(victim: str, serve: Serve, nats: EmbeddedNats, target: EmbeddedPostgres) -> None:
+    match victim:
+        case "serve":
+            serve.kill()
+        case "nats":
+            nats.kill()
+            nats.start()
+        case _:
+            target.kill()
+            target.start()
+
+
+def _is_done(url: str) -> bool:
+    """Whether what was asked for last is done; what was under way at the kill may be done again before."""
+    found = rows(url, "select state, error from _creek_consumer.requests order by id")
+    assert not [error for state, error in found if state == "failed"], found
+    return all(state == "done" for state, _ in found)
