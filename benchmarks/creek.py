@@ -9,7 +9,7 @@ client. What is compared runs in turns, and a ratio is the median of the turns' 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from benchmarks.creeks import avro, client, latency, snapshot, wal
+from benchmarks.creeks import apply, avro, client, latency, snapshot, source, wal
 from benchmarks.pipelines.output import Output
 from benchmarks.report import Bar, parse_arguments, report
 
@@ -17,7 +17,9 @@ PARTS: Final[Mapping[str, Callable[[bool, Output], list[Bar]]]] = {
     "avro": avro.measure,
     "wal": wal.measure,
     "client": client.measure,
+    "source": source.measure,
     "snapshot": snapshot.measure,
+    "apply": apply.measure,
     "latency": latency.measure,
 }
 

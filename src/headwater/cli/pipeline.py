@@ -17,8 +17,12 @@ def load_pipeline(file: Path | None) -> "PipelineSettings":
     """The settings in a pipeline file, by default the one in the current directory; raises SettingsError."""
     require_spark()
     from headwater.cli.pipeline_file import load
+    from headwater.spark.settings import NatsSinkSettings
 
-    return load(file or DEFAULT_FILE, environment())
+    settings = load(file or DEFAULT_FILE, environment())
+    if any(isinstance(sink, NatsSinkSettings) for sink in settings.sinks):
+        require_nats()
+    return settings
 
 
 def has_spark() -> bool:
@@ -28,3 +32,8 @@ def has_spark() -> bool:
 def require_spark() -> None:
     if not has_spark():
         raise SettingsError("pipelines run on Spark, which is not installed; run `pip install 'headwater[spark]'`")
+
+
+def require_nats() -> None:
+    if find_spec("nats") is None:
+        raise SettingsError("nats-py is needed for NATS, and is not installed; run `pip install 'headwater[nats]'`")

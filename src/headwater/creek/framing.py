@@ -33,7 +33,8 @@ def packets(message: bytes, chunk: int) -> list[bytes]:
     count = 1 + size // chunk
     if count > MOST_PACKETS or size > MOST_BYTES:
         raise BrokerError(
-            f"a message of {size} bytes takes more than {MOST_PACKETS} packets of {chunk} bytes; raise the server's max_payload"
+            f"a message of {size} bytes takes more than {MOST_PACKETS} packets of {chunk} bytes; raise max_payload of the "
+            "server"
         )
     heads = [_FIRST.pack(0, size), *(_NEXT.pack(number) for number in range(1, count))]
     return [head + message[number * chunk : (number + 1) * chunk] for number, head in enumerate(heads)]

@@ -11,7 +11,7 @@ import typer
 
 from headwater.cli.config import Json, environment
 from headwater.cli.output import print_json, print_table
-from headwater.cli.pipeline import require_spark
+from headwater.cli.pipeline import require_nats, require_spark
 from headwater.cli.session import session
 from headwater.cli.signals import stop_on_sigterm
 from headwater.creek.consumer import statements
@@ -263,6 +263,7 @@ def _spark(settings: "ApplySettings") -> Iterator["SparkSession"]:
 def _settings(context: typer.Context, *, needs_nats: bool = True, needs_target: bool = True) -> "ApplySettings":
     """What was said in front of the command; raises SettingsError for what it needs and was not."""
     require_spark()
+    require_nats()
     from headwater.brokers.nats.access import NatsAccess
     from headwater.cli.creek.environment import parse_go_duration
     from headwater.creek.names import Generation

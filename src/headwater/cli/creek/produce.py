@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headwater.cli.config import environment
 from headwater.cli.creek.environment import ProducerEnvironment, read_environment
-from headwater.cli.pipeline import require_spark
+from headwater.cli.pipeline import require_nats, require_spark
 from headwater.cli.run import run_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import state_directory
@@ -77,6 +77,7 @@ def produce(
         headwater creek produce --generation 2
     """
     require_spark()
+    require_nats()
     given = read_environment(environment())
     _set_level(context, given.log_level)
     settings = settings_of(given, generation=generation, checkpoint=checkpoint)

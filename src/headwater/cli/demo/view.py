@@ -130,7 +130,7 @@ class LiveView:
         self.step(progress.phase)
 
     def _render(self) -> RenderableType:
-        head = Text.assemble(("Headwater", "bold cyan"), "  moves what happens in PostgreSQL through NATS to a second database")
+        head = Text.assemble(("Headwater", "bold cyan"), "  moves what happens in PostgreSQL to a second database, by NATS")
         if self._progress is None:
             return Padding(Group(head, "", self._spinner), (1, 2))
         progress = self._progress
