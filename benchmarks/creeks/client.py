@@ -40,8 +40,7 @@ QUICK = Sizes(messages=40_000, rounds=3)
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
     with staged(output, SERVER) as stage, stage.bench.loaded("client", sizes.messages, write_orders) as load:
-        with output.console.status(f"storing {sizes.messages:,} messages"):
-            names = fill_stream(stage, load)
+        names = fill_stream(stage, load)
 
         def arm(read: Callable[[str, Names, int], Awaitable[float]]) -> Callable[[], float]:
             async def turn() -> float:
@@ -60,7 +59,7 @@ def measure(quick: bool, output: Output) -> list[Bar]:
 
 
 async def seconds_of_client(url: str, names: Names, count: int) -> float:
-    last = 0
+    last: object = None
     async with creek.connect(url, names.root) as client:
         began = time.perf_counter()
         async with client.stream_wal(DATABASE, TABLE) as changes:

@@ -6,7 +6,7 @@ table. The clock is that of one machine.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -60,7 +60,7 @@ def measure(quick: bool, output: Output) -> list[Bar]:
 class Seen:
     """When each row was handed out, by its id."""
 
-    times: dict[int, float] = field(default_factory=dict)
+    times: dict[object, float] = field(default_factory=dict)
 
     async def follow(self, client: creek.Client) -> None:
         async for change in client.stream_wal(DATABASE, TABLE):
@@ -75,9 +75,8 @@ class Seen:
 async def latencies_of(stage: Stage, names: Names, run: Run, sizes: Sizes) -> list[float]:
     """How long after its commit each row was handed out, without those of the start."""
     console, writer, seen = stage.bench.console, stage.bench.connection, Seen()
-    with console.status("starting the producer"):
-        with closing(stage.link()) as link:
-            await wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
+    with console.status("starting the producer"), closing(stage.link()) as link:
+        await wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
     async with creek.connect(stage.access, names.root) as client:
         following = asyncio.create_task(seen.follow(client))
         execute_sync(writer, statements.write_order(1))
@@ -91,7 +90,12 @@ async def latencies_of(stage: Stage, names: Names, run: Run, sizes: Sizes) -> li
             stage.bench.figures["client_latency_rows_per_s"] = round(len(committed) / (time.perf_counter() - began), 1)
             await seen.wait_for(first + len(committed) - 1, run)
         following.cancel()
-    return [seen.times[first + number] - at for number, at in enumerate(committed)]
+    return latencies(committed, first, seen.times)
+
+
+def latencies(committed: Sequence[float], first: int, seen: Mapping[object, float]) -> list[float]:
+    """How long after its commit each row, with ids from `first` on, was handed out."""
+    return [seen[first + number] - at for number, at in enumerate(committed)]
 
 
 def write_steadily(writer: Connection, first: int, seconds: int) -> list[float]:

@@ -4,7 +4,6 @@ The clock runs from the moment that the stream is first read to the end of the q
 the figures. One Spark session for all turns; a first turn does not count.
 """
 
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 
 from benchmarks.capture import SERVER
-from benchmarks.creeks.stage import DATABASE, TABLE, fill_stream, staged, write_orders
+from benchmarks.creeks.stage import DATABASE, TABLE, Turn, fill_stream, rate_of, staged, write_orders
 from benchmarks.creeks.stream_clock import StreamClock
 from benchmarks.pipelines.output import Output
 from benchmarks.pipelines.session import spark_session
@@ -34,38 +33,20 @@ class Sizes:
 QUICK = Sizes(messages=100_000, rounds=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a query took: from the first read of the stream, and from its start."""
-
-    seconds: float
-    seconds_with_start: float
-
-
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
     with staged(output, SERVER) as stage, output.console.status("starting Spark") as status, spark_session() as spark:
         status.stop()
         register(spark)
         with stage.bench.loaded("source", sizes.messages, write_orders) as load:
-            with output.console.status(f"storing {sizes.messages:,} messages"):
-                names = fill_stream(stage, load)
+            names = fill_stream(stage, load)
         turns = []
         for turn in range(1 + sizes.rounds):
             what = "warming up" if turn == 0 else f"reading {sizes.messages:,} messages, turn {turn} of {sizes.rounds}"
             with output.console.status(what):
                 turns.append(turn_of(spark, stage.access, names, sizes.messages))
-    seconds = statistics.median(turn.seconds for turn in turns[1:])
-    with_start = statistics.median(turn.seconds_with_start for turn in turns[1:])
-    output.figures.update(
-        {
-            "source_messages": sizes.messages,
-            "source_aim": AIM,
-            "source_seconds": round(seconds, 2),
-            "source_seconds_with_start": round(with_start, 2),
-        }
-    )
-    return [Bar("source_messages_per_s", round(sizes.messages / seconds), at_least=30_000)]
+    output.figures["source_aim"] = AIM
+    return [Bar("source_messages_per_s", rate_of(turns[1:], "source", sizes.messages, output), at_least=30_000)]
 
 
 def turn_of(spark: SparkSession, access: NatsAccess, names: Names, count: int) -> Turn:

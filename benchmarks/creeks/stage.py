@@ -5,8 +5,9 @@ on this machine, and has its clock.
 """
 
 import base64
+import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -58,6 +59,24 @@ class Stage:
 
     def link(self) -> Link:
         return Link(self.access)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn took: from the first read of what it reads, and from its start."""
+
+    seconds: float
+    seconds_with_start: float
+
+
+def rate_of(turns: Sequence[Turn], what: str, count: int, output: Output) -> int:
+    """How many in a second; what the turns took is put among the figures."""
+    seconds = statistics.median(turn.seconds for turn in turns)
+    with_start = statistics.median(turn.seconds_with_start for turn in turns)
+    output.figures[f"{what}_count"] = count
+    output.figures[f"{what}_seconds"] = round(seconds, 2)
+    output.figures[f"{what}_seconds_with_start"] = round(with_start, 2)
+    return round(count / seconds)
 
 
 @contextmanager
@@ -135,6 +154,7 @@ def fill_stream(stage: Stage, load: Load) -> Names:
     """Store what a slot has as a producer does, under names of its own, and the schema with it."""
     names, url = stage.fresh_names(), stage.bench.server.url
     with (
+        stage.bench.console.status(f"storing {load.rows:,} messages"),
         stage.bench.copied(load) as slot,
         closing(stage.link()) as link,
         closing(Publisher(stage.access)) as publisher,

@@ -12,7 +12,10 @@ _LOOK_SECONDS = 0.005
 
 
 class StreamClock:
-    """Watches a stream in a thread of its own while in use; nobody reads it when it begins."""
+    """Watches a stream in a thread of its own while in use.
+
+    A reader that was killed leaves its consumer behind for a while, so it is a new one that starts the clock.
+    """
 
     def __init__(self, access: NatsAccess, stream: str) -> None:
         self._access, self._stream = access, stream
@@ -31,15 +34,19 @@ class StreamClock:
 
     @property
     def started(self) -> float:
-        """When the stream was first seen with a consumer, by `perf_counter`."""
+        """When the stream was first seen with a new consumer, by `perf_counter`."""
         if self._started is None:
             raise RuntimeError(f"nobody was seen reading stream {self._stream}")
         return self._started
 
     def _watch(self) -> None:
         with closing(Link(self._access)) as link:
+            known = self._consumers(link)
             self._watching.set()
             while self._started is None and not self._leaving.is_set():
-                if call(link, f"STREAM.INFO.{self._stream}", {})["state"]["consumer_count"]:
+                if self._consumers(link) - known:
                     self._started = time.perf_counter()
                 self._leaving.wait(_LOOK_SECONDS)
+
+    def _consumers(self, link: Link) -> set[str]:
+        return set(call(link, f"CONSUMER.NAMES.{self._stream}", {}).get("consumers") or [])

@@ -17,7 +17,7 @@ from headwater.postgres.connect import Connection, connect_sync, describe, trans
 from headwater.postgres.replication.publication import find_publication
 from headwater.postgres.replication.slot import PLUGIN, drop_slot, find_slot
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
-from headwater.spark.settings import PipelineSettings, PostgresSinkSettings
+from headwater.spark.settings import Encoding, NatsSinkSettings, PipelineSettings, PostgresSinkSettings
 from headwater.spark.state import fetch_report
 from headwater.spark.state.limits import MIB
 
@@ -68,6 +68,8 @@ def find_remains(settings: PipelineSettings) -> Remains:
     for sink in settings.sinks:
         if isinstance(sink, PostgresSinkSettings) and _reached(sink.url, f"positions of sink {sink.name}", unreached):
             found += _of_sink(settings.name, sink)
+        if isinstance(sink, NatsSinkSettings) and sink.encoding is Encoding.CREEK:
+            kept.append(f"schema _creek at {describe(settings.source.url)}: messages in streams are read by what it has")
     found += _of_checkpoint(settings.checkpoint, kept)
     if with_state:
         found += _of_state(settings)

@@ -231,3 +231,44 @@ def test_a_transform_is_tried_before_a_run(source, tmp_path):
         "error    transform: transform.sql: Syntax error at or near 'selec' (line 1, position 0) -> correct the SQL"
         in done.stdout.splitlines()
     )
+
+
+def nats_sink(url, more=""):
+    return f'[[sinks]]\ntype = "nats"\nurl = "{url}"\n{more}'
+
+
+def test_a_nats_sink_that_can_be_written_to_is_well(check, source, nats):
+    code, found = check(source, nats_sink(nats.url))
+
+    assert code == 0
+    assert found["sink nats"] == [("ok", "can be written to", "")]
+
+
+def test_a_nats_server_that_is_away_or_refuses_us_is_named(check, source, nats):
+    away = check(source, nats_sink("nats://127.0.0.1:1", 'timeout = "2s"'))
+    refused = check(source, nats_sink(f"nats://nobody:secret@127.0.0.1:{nats.port}"))
+
+    for code, found in (away, refused):
+        assert code == 1
+        ((level, said, remedy),) = found["sink nats"]
+        assert level == "error" and "127.0.0.1" in f"{said}{remedy}" and "secret" not in f"{said}{remedy}"
+
+
+def test_a_table_without_key_is_an_error_before_a_run_would_publish_it(check, source, nats):
+    execute(source, "alter table orders drop constraint orders_pkey")
+
+    code, found = check(source, nats_sink(nats.url))
+
+    assert code == 1
+    ((level, said, remedy),) = [one for one in found["table public.orders"] if one[0] == "error"]
+    assert "updates and deletes cannot be captured, and fail once it is published" in said
+    assert "alter table public.orders replica identity full" in remedy
+
+
+def test_a_role_that_may_not_make_creeks_objects_is_told_what_to_ask_for(check, source, nats):
+    with role(source, "replication") as (name, url):
+        execute(source, f"alter table orders owner to {name}; create schema headwater authorization {name}")
+        code, found = check(url, nats_sink(nats.url))
+
+    assert code == 1
+    assert any(f'create schema _creek authorization "{name}"' in f"{said}{remedy}" for _, said, remedy in found["sink nats"])

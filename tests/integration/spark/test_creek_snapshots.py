@@ -386,6 +386,18 @@ def test_rows_that_the_schema_cannot_hold_widen_the_whole_snapshot(shop, service
     assert header.fingerprint == plain
 
 
+def test_a_misfit_that_the_search_has_missed_breaks_the_snapshot_off_and_widens_the_next(shop, service, monkeypatch):
+    shop.execute(
+        "create table odd (id int primary key, value numeric(4,2))",
+        "insert into odd values (1, 1.5), (2, 'NaN')",
+        f"alter publication {PUBLICATION} add table odd",
+    )
+    monkeypatch.setattr(statements, "misfit", lambda *_: None)
+    *_, last = shop.ended(shop.topic("public.odd"))
+    assert "does not go into its plain schema" in last.headers["Headwater-Error"]
+    assert sorted(str(row["value"]) for row in shop.rows("public.odd")) == ["1.50", "NaN"]
+
+
 VALUES = {
     "numeric(6,2)": ["1.5", "-9999.99", "NaN", None],
     "numeric(3,-2)": ["12300", "NaN", None],

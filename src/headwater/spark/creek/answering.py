@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
+from types import MappingProxyType
 from typing import Final
 
 from nats.aio.client import Client
@@ -22,7 +23,7 @@ from nats.errors import Error as NatsError
 from headwater.brokers.nats.connection import connect
 from headwater.creek.framing import packets
 from headwater.creek.messages import SchemaMessage, SnapshotRequest
-from headwater.creek.names import Kind
+from headwater.creek.names import Generation, Kind
 from headwater.creek.requests import ERROR, ERROR_HEADER, RequestRefused, RequestServer, reason_of
 from headwater.errors import BrokerError, HeadwaterError
 from headwater.postgres.backoff import Backoff
@@ -34,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 # Each holds a transaction open on the source, and a part of the driver's memory.
 MOST_SNAPSHOTS: Final = 8
-# Creek's first client waits one second for the topic and no longer. Where looking for misfits takes longer than this, it is
-# told the topic when the table is seen, and the header follows.
-_REPLY_SECONDS: Final = 0.6
+# The client of Creek's first generation waits one second for the topic and no longer, that of the second as long as it is
+# told to. Where looking for misfits takes longer than this, the topic is told when the table is seen, before the header.
+_REPLY_SECONDS: Final = MappingProxyType({Generation.ONE: 0.8, Generation.TWO: 5.0})
 _THREADS: Final = 4
 _LOOKUP_SECONDS: Final = 10.0
 # How long the end waits for snapshots to break off, and for their readers to be told.
@@ -67,6 +68,7 @@ class Answering:
 
     def __init__(self, desk: Desk, facts: dict[str, str], is_listening: Event) -> None:
         self._desk, self._facts, self._is_listening = desk, facts, is_listening
+        self._reply_seconds = _REPLY_SECONDS[desk.names.generation]
         self._stopping = asyncio.Event()
         # Whether there is a topic whose readers do not know yet that nothing follows, and the opposite.
         self._owing, self._paid = asyncio.Event(), asyncio.Event()
@@ -156,7 +158,7 @@ class Answering:
 
     def _opened(self, asked: _Asked, topic: str) -> None:
         asked.topic = topic
-        asyncio.get_running_loop().call_at(asked.began + _REPLY_SECONDS, _reply, asked)
+        asyncio.get_running_loop().call_at(asked.began + self._reply_seconds, _reply, asked)
 
     def _ended(self, asked: _Asked, run: SnapshotRun, reason: str | None) -> None:
         self._asked.discard(asked)

@@ -18,7 +18,8 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headwater.capture.pieces import Piece
-from headwater.errors import ConnectionLost, HeadwaterError
+from headwater.errors import ConnectionLost, HeadwaterError, SourceError
+from headwater.spark.creek import task
 from headwater.spark.creek.cuts import CUT_PAGES, Cut, Cuts
 from headwater.spark.creek.task import Bundle, RowTask
 from headwater.spark.failure import translate
@@ -32,6 +33,10 @@ _LOOK_SECONDS: Final = 0.2
 
 class ReadingCancelled(Exception):
     """What was not read yet never will be."""
+
+
+class RowMisfit(SourceError):
+    """A row that the plain schema cannot hold, though none was to be expected."""
 
 
 class _Done:
@@ -60,8 +65,8 @@ class Cores:
 class TableReading:
     """The rows of a table's pieces, once."""
 
-    def __init__(self, spark: SparkSession, cores: Cores, task: RowTask, pieces: Sequence[Piece]) -> None:
-        self._context, self._cores, self._task = spark.sparkContext, cores, task
+    def __init__(self, spark: SparkSession, cores: Cores, row_task: RowTask, pieces: Sequence[Piece]) -> None:
+        self._context, self._cores, self._task = spark.sparkContext, cores, row_task
         self._cuts = Cuts(pieces, CUT_PAGES)
         self._count = min(_MOST_READERS, cores.count, len(pieces))
         self._read: Queue[Bundle | Exception | _Done] = Queue(maxsize=max(1, self._count))
@@ -124,12 +129,16 @@ class TableReading:
             if not is_mine:
                 return
             bundles = self._context.parallelize([cut], 1).mapPartitions(self._task).collect()
-        if bundles and not bundles[-1]:
-            self._cuts.give_back(cut)
-            return
-        self._cuts.note_read()
-        for data in bundles:
-            self._put(Bundle.from_bytes(data))
+        match bundles[-1:]:
+            case [task.TOO_MUCH]:
+                self._cuts.give_back(cut)
+            case [task.MISFIT]:
+                table = cut.piece.relation.table
+                raise RowMisfit(f"a row of {table} does not go into its plain schema; ask again, for a widened snapshot")
+            case _:
+                self._cuts.note_read()
+                for data in bundles:
+                    self._put(Bundle.from_bytes(data))
 
     def _put(self, item: Bundle | Exception | _Done) -> None:
         while not self._ending.is_set():

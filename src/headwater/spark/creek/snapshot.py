@@ -39,8 +39,8 @@ from headwater.postgres.types import Types
 from headwater.spark.creek import statements
 from headwater.spark.creek.counts import SnapshotCounts
 from headwater.spark.creek.cuts import CUT_PAGES
-from headwater.spark.creek.reading import Cores, ReadingCancelled, TableReading
-from headwater.spark.creek.task import Bundle, RowMisfit, RowTask, packet_ids, row_ids
+from headwater.spark.creek.reading import Cores, ReadingCancelled, RowMisfit, TableReading
+from headwater.spark.creek.task import Bundle, RowTask, packet_ids, row_ids
 
 _log = logging.getLogger(__name__)
 
@@ -124,9 +124,6 @@ class SnapshotRun:
         if not self._is_open:
             seconds = OPEN_PATIENCE.total_seconds()
             self.stop(self._waits_for or f"the table could not be seen within {seconds:.0f} s; ask again later")
-
-    def join(self, timeout: float) -> None:
-        self._thread.join(timeout)
 
     def _run(self) -> None:
         reason: str | None = "it ended for a reason that is not known"

@@ -18,11 +18,9 @@ from headwater.spark.sources.adbc import ReadFailed, rows_at
 MOST_BYTES = 32 * 1024 * 1024
 # A row passes through Java, which has it several times over for a moment.
 LARGEST_BYTES = 96 * 1024 * 1024
+# What a task gives back in the end instead of rows: there are more than the driver can hold, or one is beyond the schema.
+TOO_MUCH, MISFIT = b"", b"?"
 _SCHEMA = pa.schema([("packet", pa.large_binary()), ("row", pa.int64()), ("number", pa.int64())])
-
-
-class RowMisfit(SourceError):
-    """A row that the plain schema cannot hold, though none was to be expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +65,22 @@ class RowTask:
     largest_bytes: int = LARGEST_BYTES
 
     def __call__(self, cuts: Iterable[Cut]) -> Iterator[bytes]:
-        """The bundles of the cuts; ends in an empty one if a cut that can be parted has more than the driver can hold."""
+        """The bundles of the cuts; at last TOO_MUCH if a cut has to be parted, or MISFIT if the schema must be widened."""
         for cut in cuts:
             held = 0
             for rows in self._rows(cut):
-                bundle = self._encoded(rows, cut).to_bytes()
-                held += len(bundle)
+                bundle = self._encoded(rows, cut)
+                if bundle is None:
+                    yield MISFIT
+                    return
+                data = bundle.to_bytes()
+                held += len(data)
                 if held > self.most_bytes and cut.can_be_parted:
-                    yield b""
+                    yield TOO_MUCH
                     return
                 if held > self.largest_bytes:
                     raise self._too_large(held, cut)
-                yield bundle
+                yield data
 
     def _rows(self, cut: Cut) -> Iterator[pa.RecordBatch]:
         relation = cut.piece.relation
@@ -97,12 +99,12 @@ class RowTask:
             f"a row of {table} has {size // mebibyte} MiB, more than the {self.largest_bytes // mebibyte} of a snapshot"
         )
 
-    def _encoded(self, rows: pa.RecordBatch, cut: Cut) -> Bundle:
+    def _encoded(self, rows: pa.RecordBatch, cut: Cut) -> Bundle | None:
         relation = cut.piece.relation
         types = Types.builtin().extended(cut.piece.own_types) if cut.piece.own_types else Types.builtin()
         data, misfits = encode_rows(rows, relation, types, widened=self.is_widened)
         if misfits.any():
-            raise RowMisfit(f"a row of {relation.table} does not go into its plain schema; the next snapshot is widened")
+            return None
         framed = frame(data, self.chunk)
         return Bundle(framed.packets, framed.messages, framed.numbers)
 

@@ -27,15 +27,42 @@ from headwater.spark.sources.creek.stream import StreamWatch, identity_of
 _log = logging.getLogger(__name__)
 
 
-def keep(settings: ApplySettings, connection: Connection) -> list[str]:
-    """Look through the subscriptions, and return the streams that have some which can go on, by name."""
+class Keeper:
+    """Looks through the subscriptions again and again, and says what waits for something once."""
+
+    def __init__(self, settings: ApplySettings) -> None:
+        self._settings = settings
+        self._said: set[str] = set()
+
+    def look(self, connection: Connection) -> list[str]:
+        """The streams that have subscriptions which can go on, by name."""
+        streams, waiting = keep(self._settings, connection)
+        for reason in waiting:
+            if reason not in self._said:
+                _log.warning("%s; its tables wait", reason)
+        self._said = set(waiting)
+        return streams
+
+
+def keep(settings: ApplySettings, connection: Connection) -> tuple[list[str], list[str]]:
+    """Look through the subscriptions: the streams that have some which can go on, and why those of others have to wait."""
     found = [one for one in fetch_sync(connection, list_subscriptions()) if one.is_active and one.error is None]
     _ask_for_doubtful(settings, connection, found)
     by_stream: dict[str, list[Subscription]] = {}
     for one in found:
         stream = settings.names(one.mapping.topic.database).stream(Kind.WAL)
         by_stream.setdefault(stream, []).append(one)
-    return sorted(stream for stream, some in by_stream.items() if _keep_stream(settings, connection, stream, some))
+    streams, waiting = [], []
+    for stream, some in sorted(by_stream.items()):
+        try:
+            with closing(StreamWatch(settings.access, stream)) as watch:
+                info = watch.info()
+        except PositionError as error:
+            waiting.append(str(error))
+            continue
+        if _keep_stream(connection, stream, info, some):
+            streams.append(stream)
+    return streams, waiting
 
 
 def _ask_for_doubtful(settings: ApplySettings, connection: Connection, found: list[Subscription]) -> None:
@@ -52,13 +79,8 @@ def _ask_for_doubtful(settings: ApplySettings, connection: Connection, found: li
                 store.save_loaded(Reading("", [name], [table.request], [None], "", Lsn(0)))
 
 
-def _keep_stream(settings: ApplySettings, connection: Connection, stream: str, found: list[Subscription]) -> bool:
-    with closing(StreamWatch(settings.access, stream)) as watch:
-        try:
-            info = watch.info()
-        except PositionError as error:
-            _log.warning("%s; its tables wait", error)
-            return False
+def _keep_stream(connection: Connection, stream: str, info: StreamInfo, found: list[Subscription]) -> bool:
+    """Whether any of a stream's subscriptions can go on."""
     targets = read_targets(connection, [one.mapping.target.name for one in found])
     good = 0
     for one in found:

@@ -22,7 +22,7 @@ from headwater.postgres.statements import execute_sync
 from headwater.spark.checkpoint import Checkpoint
 from headwater.spark.creek_apply.asked import Listener, Worker
 from headwater.spark.creek_apply.counts import Counts
-from headwater.spark.creek_apply.keeping import keep
+from headwater.spark.creek_apply.keeping import Keeper
 from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings
 from headwater.spark.creek_apply.sink import ApplySink, prepare_target
 from headwater.spark.failure import translate
@@ -63,7 +63,7 @@ class Consumer:
     def __init__(self, spark: SparkSession, settings: ApplySettings, stopping: Event, counts: Counts | None = None) -> None:
         self._spark, self._settings, self._stopping = spark, settings, stopping
         self._counts = counts or Counts()
-        self._sink = ApplySink(settings)
+        self._sink, self._keeper = ApplySink(settings), Keeper(settings)
         self._lease = Lease(settings.url, PIPELINE)
         self._running: dict[str, _Running] = {}
 
@@ -133,7 +133,7 @@ class Consumer:
                 worker.stop()
 
     def _run_once(self, connection: Connection) -> None:
-        for stream in keep(self._settings, connection):
+        for stream in self._keeper.look(connection):
             self._start(stream, once=True)
         while self._running and not self._is_ending:
             self._look()
@@ -143,7 +143,7 @@ class Consumer:
         keep_at = 0.0
         while not self._is_ending:
             if time.monotonic() >= keep_at:
-                for stream in keep(self._settings, listener.connection):
+                for stream in self._keeper.look(listener.connection):
                     if stream not in self._running:
                         self._start(stream, once=False)
                 worker.begin(listener.connection)

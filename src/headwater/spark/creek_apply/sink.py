@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from threading import Lock
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -82,6 +83,8 @@ class ApplySink:
     def __init__(self, settings: ApplySettings) -> None:
         self._settings, self._address = settings, settings.address()
         self._session = Session(settings.url)
+        # Several streams may be delivered at a time, and share the session for what the driver does.
+        self._lock = Lock()
         self._epoch = 0
         # Whether there may be letters that wait; a write that made some sets it.
         self._may_have_letters = True
@@ -147,10 +150,11 @@ class ApplySink:
         return written
 
     def _fail(self, table: TableMapping, generation: int, reason: str) -> None:
-        connection = self._session.connection
-        for one in fetch_sync(connection, list_subscriptions()):
-            if one.mapping == table and one.generation == generation:
-                execute_sync(connection, fail_subscription(one, reason))
+        with self._lock:
+            connection = self._session.connection
+            for one in fetch_sync(connection, list_subscriptions()):
+                if one.mapping == table and one.generation == generation:
+                    execute_sync(connection, fail_subscription(one, reason))
 
     def _run(self, batch: DataFrame, task: ApplyTask) -> Written | None:
         outcomes = batch.mapInArrow(task, OUTCOME).collect()
@@ -170,7 +174,8 @@ class ApplySink:
             statement = advance_subscriptions(step.tables, place, is_settled=step.settles)
         else:
             statement = save_stream(place)
-        patiently(self._address, self._session, lambda: execute_sync(self._session.connection, statement))
+        with self._lock:
+            patiently(self._address, self._session, lambda: execute_sync(self._session.connection, statement))
 
     def _open_letters(self, end: Offset) -> tuple[OpenLetter, ...]:
         """Letters that wait, also those of rows that came with a snapshot."""
@@ -183,8 +188,9 @@ class ApplySink:
             connection, pipeline = self._session.connection, self._address.pipeline
             return tuple(letter for sink in sinks for letter in list_open(connection, pipeline, sink))
 
-        found = patiently(self._address, self._session, look)
-        self._may_have_letters = bool(found)
+        with self._lock:
+            found = patiently(self._address, self._session, look)
+            self._may_have_letters = bool(found)
         return found
 
 
