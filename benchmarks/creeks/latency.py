@@ -6,12 +6,12 @@ table. The clock is that of one machine.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from benchmarks.creeks import statements
-from benchmarks.creeks.producer import producing
+from benchmarks.creeks.producer import producing, wait_until
 from benchmarks.creeks.stage import DATABASE, TABLE, Stage, staged
 from benchmarks.pipelines.latency import percentile
 from benchmarks.pipelines.output import Output
@@ -24,7 +24,6 @@ from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync
 
 ROWS_PER_SECOND = 50
-PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +68,14 @@ class Seen:
 
     async def wait_for(self, id: int, run: Run) -> None:
         """The client gives rows in the order of their commits, so all before it are there, too."""
-        await wait_until(lambda: id in self.times, f"row {id} at the client", run)
+        await asyncio.to_thread(wait_until, lambda: id in self.times, f"row {id} at the client", run)
 
 
 async def latencies_of(stage: Stage, names: Names, run: Run, sizes: Sizes) -> list[float]:
     """How long after its commit each row was handed out, without those of the start."""
     console, writer, seen = stage.bench.console, stage.bench.connection, Seen()
     with console.status("starting the producer"), closing(stage.link()) as link:
-        await wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
+        wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
     async with creek.connect(stage.access, names.root) as client:
         following = asyncio.create_task(seen.follow(client))
         execute_sync(writer, statements.write_order(1))
@@ -106,12 +105,3 @@ def write_steadily(writer: Connection, first: int, seconds: int) -> list[float]:
         execute_sync(writer, statements.write_order(first + number))
         committed.append(time.perf_counter())
     return committed
-
-
-async def wait_until(is_true: Callable[[], bool], what: str, run: Run) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_true():
-        run.require_alive()
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"waited in vain for {what}, {PATIENCE_SECONDS:.0f} s")
-        await asyncio.sleep(0.05)

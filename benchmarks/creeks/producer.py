@@ -1,6 +1,7 @@
 """A producer in a process of its own: `headwater run` on a pipeline file for the table, with a NATS sink."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,8 @@ from benchmarks.pipelines.session import MASTER
 from headwater.creek.names import Names
 
 SLOT = "producer"
+PATIENCE_SECONDS = 600.0
+_LOOK_SECONDS = 0.1
 
 
 def producer_file(namespace: str) -> str:
@@ -39,3 +42,13 @@ def producing(stage: Stage, names: Names) -> Iterator[Run]:
     urls = {SOURCE_VARIABLE: stage.bench.server.url, TARGET_VARIABLE: stage.access.url}
     with TemporaryDirectory() as directory, running(Path(directory), producer_file(names.root), urls) as run:
         yield run
+
+
+def wait_until(is_true: Callable[[], bool], what: str, run: Run) -> None:
+    """Wait for what the producer brings about. Looking is work, also for the server, so it is not done too often."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_true():
+        run.require_alive()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"waited in vain for {what}, {PATIENCE_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)

@@ -21,7 +21,7 @@ from benchmarks.capture import Bench, Load, whole_batches
 from benchmarks.creeks import statements
 from benchmarks.pipelines.output import Output
 from headwater.brokers.nats import Link, NatsAccess, Outgoing, Publisher, ensure_stream, stream_info
-from headwater.brokers.nats.streams import call, parse_time
+from headwater.brokers.nats.streams import ApiError, call, parse_time
 from headwater.creek.encode import Encoded, encode_batch
 from headwater.creek.framing import frame_all
 from headwater.creek.messages import SchemaMessage
@@ -41,6 +41,8 @@ SCHEMA, NAME = "public", "orders"
 TABLE: Final = f"{SCHEMA}.{NAME}"
 # What the batches of `benchmarks.capture` are read through, too.
 PUBLICATION: Final = "bench"
+# JetStream's own number for a message that was not found.
+_NO_MESSAGE: Final = 10037
 # Room for all turns of a part.
 _NATS: Final = NatsSettings(max_file_bytes=16 * 1024**3)
 
@@ -116,14 +118,22 @@ class Stored:
     at: float
 
 
-def last_stored(link: Link, stream: str, subject: str) -> Stored:
-    message: dict[str, Any] = call(link, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
+def last_stored(link: Link, stream: str, subject: str) -> Stored | None:
+    try:
+        message: dict[str, Any] = call(link, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
+    except ApiError as error:
+        if error.code == _NO_MESSAGE:
+            return None
+        raise
     return Stored(base64.b64decode(message.get("data", "")), parse_time(message["time"]).timestamp())
 
 
-def require_stored(link: Link, names: Names, wanted: int) -> None:
-    found = count_stored(link, names.stream(Kind.WAL), subject_of(names))
-    assert found == wanted, f"the stream has {found} of {wanted} messages"
+def require_stored(link: Link, names: Names, wanted: int) -> float:
+    """Raises unless the stream of changes has so many; when the last of them was stored, in seconds of Unix time."""
+    stream, subject = names.stream(Kind.WAL), subject_of(names)
+    found, last = count_stored(link, stream, subject), last_stored(link, stream, subject)
+    assert found == wanted and last is not None, f"the stream has {found} of {wanted} messages"
+    return last.at
 
 
 def drop_streams(link: Link, names: Names) -> None:

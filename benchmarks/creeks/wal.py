@@ -22,7 +22,6 @@ from benchmarks.creeks.stage import (
     Stage,
     Turn,
     drop_streams,
-    last_stored,
     make_streams,
     rate_of,
     require_stored,
@@ -106,8 +105,7 @@ def turn_of_ours(stage: Stage, spark: SparkSession, load: Load, names: Names) ->
         with SlotClock(url, slot) as clock:
             began = time.time()
             Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
-        require_stored(link, names, load.rows)
-        ended = last_stored(link, names.stream(Kind.WAL), subject_of(names)).at
+        ended = require_stored(link, names, load.rows)
         return Turn(ended - unix_time(clock.started), ended - began)
 
 
@@ -146,7 +144,6 @@ def seconds_of_publisher(stage: Stage, ready: Ready) -> float:
         outgoing = Outgoing(subject_of(names), ready.ids, ready.payloads)
         began = time.time()
         publisher.publish(outgoing)
-        require_stored(link, names, len(outgoing))
-        seconds = last_stored(link, names.stream(Kind.WAL), subject_of(names)).at - began
+        seconds = require_stored(link, names, len(outgoing)) - began
         drop_streams(link, names)
     return seconds

@@ -124,7 +124,7 @@ class BrokerError(HeadwaterError):
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker cannot be reached, hung up, did not answer in time, or has no room; nothing unacknowledged is taken as sent."""
+    """The broker cannot be reached, hung up, gave no answer, or has no room; what it did not acknowledge was not sent."""
 
     retryable = True
 

@@ -97,6 +97,16 @@ class Place:
             for statement in statements:
                 connection.execute(statement.encode())
 
+    def wait_for_keepalives(self, count: int = 2) -> None:
+        """Wait until the producer has answered so many of the server's signs of life."""
+        answers = (
+            "select reply_time from pg_stat_replication where application_name like 'headwater%' and state = 'streaming'"
+        )
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            for _ in range(count):
+                last = connection.execute(answers).fetchall()
+                self.producer.wait_until(lambda last=last: connection.execute(answers).fetchall() not in (last, []))  # type: ignore[misc] # bound
+
     def settle(self) -> int:
         """Wait until all that was written has been acknowledged and confirmed; returns where the stream ends then."""
         with psycopg.connect(self.source, autocommit=True) as connection:
@@ -128,6 +138,8 @@ def place(request, postgres18: EmbeddedPostgres, tmp_path_factory) -> Iterator[P
             "NATS_NAMESPACE": _NAMESPACE,
             "PROMETHEUS_PORT": str(free_port()),
             "CREEK_GENERATION": request.param,
+            # The server sends keep-alives every second then.
+            "PG_MESSAGE_TIMEOUT": "2s",
             "JAVA_HOME": str(java_home()),
         }
         with producing(directory, environment) as producer:
@@ -303,6 +315,15 @@ async def test_nats_reconnection(place: Place):
         await _take(stream, 5)
         place.nats.kill()
         place.execute("insert into second select g, 'away' from generate_series(6, 8) g")
+        with psycopg.connect(place.source, autocommit=True) as connection:
+            (written,) = connection.execute("select pg_current_wal_insert_lsn()").fetchall()[0]
+            connection.execute("insert into fence default values")
+            sent = "select 1 from pg_stat_replication where sent_lsn >= %s::pg_lsn"
+            place.producer.wait_until(lambda: connection.execute(sent, [written]).fetchall())
+            place.wait_for_keepalives()
+            # Sent, and not acknowledged: the slot has to stay before it.
+            confirmed = "select confirmed_flush_lsn < %s::pg_lsn from pg_replication_slots where slot_name = %s"
+            assert connection.execute(confirmed, [written, place.slot]).fetchall() == [(True,)]
         place.nats.start()
         assert [message.after["id"] for message in await _take(stream, 3) if message.after] == [6, 7, 8]
         place.execute("insert into second select g, 'after' from generate_series(9, 13) g")
@@ -336,8 +357,7 @@ async def test_overlapping_transactions_and_one_left_open_lose_no_row(place: Pla
             first.execute("insert into other values (2001, 'early')")
             second.execute("insert into other select g, 'overlapping' from generate_series(2002, 2004) g")
             second.commit()
-            # Keep-alives come meanwhile.
-            await asyncio.sleep(1)
+            place.wait_for_keepalives()
             first.execute("insert into other values (2005, 'late'), (2006, 'late')")
             first.commit()
             messages = await _take(stream, 6)

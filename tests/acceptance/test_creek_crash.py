@@ -56,7 +56,7 @@ class Load:
         while not self._stop.wait(0.05):
             try:
                 with closing(connect_sync(self._url)) as connection:
-                    while not self._stop.wait(0.01):
+                    while not self._stop.wait(0.03):
                         self._transaction(connection)
             except (psycopg.Error, HeadwaterError):
                 continue
@@ -107,7 +107,7 @@ async def _messages(nats: EmbeddedNats, table: str, is_last: Callable[[creek.Wal
         return found
 
 
-@pytest.mark.timeout(3000 if LONG else 300)
+@pytest.mark.timeout(3000 if LONG else 600)
 def test_a_producer_that_is_killed_with_its_servers_loses_nothing_repeats_nothing_and_keeps_the_order(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -120,9 +120,9 @@ class _Output:
 
 
 def describe(
-    connection: Connection, publication: str, tables: Sequence[Name], piece_pages: int = PIECE_PAGES
+    connection: Connection, publication: str, tables: Sequence[Name], piece_pages: int | None = None
 ) -> tuple[list[Readable], dict[Name, str]]:
-    """How to read tables, as the connection sees them, in pieces of so many pages, and why some cannot be."""
+    """How to read tables, as the connection sees them, and why some cannot be; pieces have PIECE_PAGES unless told."""
     found, failed = _described(connection, publication, tables)
     readable = [found[table] for table in tables if table not in failed]
     oids = [one.oid for one in readable]
@@ -138,7 +138,9 @@ def describe(
         mine = [part for part in parts if part.table_oid == one.oid]
         first = sum(len(table.pieces) for table in cut)
         names = tuple(outputs[column.type_oid] for column in sent)
-        ranges = [pages for part in mine for pages in _pages_of(part, names, one.row_filter or "true", piece_pages)]
+        ranges = [
+            pages for part in mine for pages in _pages_of(part, names, one.row_filter or "true", piece_pages or PIECE_PAGES)
+        ]
         pieces = tuple(Piece(first + number, relation, own, pages) for number, pages in enumerate(ranges))
         cut.append(Readable(relation, own, pieces, sum(part.rows for part in mine)))
     return cut, failed

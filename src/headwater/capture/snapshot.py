@@ -47,10 +47,13 @@ class OpenSnapshot:
     """A snapshot that readers may import by its `exported` name until it is closed; its tables are locked until then.
 
     What `connection` reads, it reads at that snapshot. `failed` has the tables that could not be locked, with the reason.
+    All transactions whose commit lies before `since` are in it.
     """
 
-    def __init__(self, connection: Connection, taken: _Taken, until: Lsn, failed: dict[tuple[str, str], str]) -> None:
-        self.connection = connection
+    def __init__(
+        self, connection: Connection, taken: _Taken, since: Lsn, until: Lsn, failed: dict[tuple[str, str], str]
+    ) -> None:
+        self.connection, self.since = connection, since
         self.read = SnapshotRead(Snapshot.parse(taken.snapshot), until)
         self.exported, self.read_at, self.failed = taken.exported, taken.read_at, failed
 
@@ -65,6 +68,7 @@ def open_snapshot(url: str, tables: Sequence[tuple[str, str]], stopping: Event, 
     """
     with translated(url), closing(connect_sync(url)) as other:
         execute_sync(other, commit_locally())
+        (since,) = fetch_sync(other, SQL["wal_insert_position"].bind(Lsn))
         _pass_fence(other, stopping, tell)
         holder = connect_sync(url)
         try:
@@ -77,7 +81,7 @@ def open_snapshot(url: str, tables: Sequence[tuple[str, str]], stopping: Event, 
         except BaseException:
             holder.close()
             raise
-    return OpenSnapshot(holder, taken, until, failed)
+    return OpenSnapshot(holder, taken, since, until, failed)
 
 
 def lift_timeouts() -> Statement[str]:

@@ -1,9 +1,10 @@
 """What a pipeline is: a source, an optional transform, sinks, and where it keeps its state. Values, checked when made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from itertools import combinations
 from typing import TypeAlias
 
 from headwater.brokers.nats.access import NatsAccess
@@ -220,11 +221,21 @@ class PipelineSettings:
         for sink in self.sinks:
             if isinstance(sink, NatsSinkSettings):
                 self._check_nats(sink)
+        self._check_streams([sink for sink in self.sinks if isinstance(sink, NatsSinkSettings)])
 
     @property
     def follows_publication(self) -> bool:
         """Whether tables that are added to the publication, by name, are delivered too: so it is with the Creek wire."""
         return any(isinstance(sink, NatsSinkSettings) for sink in self.sinks)
+
+    def _check_streams(self, sinks: Sequence[NatsSinkSettings]) -> None:
+        """A change has the same id and subject in both, so a server would drop what the second one sends."""
+        for first, second in combinations(sinks, 2):
+            is_shared = (first.access.describe(), first.namespace) == (second.access.describe(), second.namespace)
+            if is_shared and first.generation is second.generation:
+                raise SettingsError(
+                    f"sinks {first.name!r} and {second.name!r} have the same streams; give one of them another namespace"
+                )
 
     def _check_nats(self, sink: NatsSinkSettings) -> None:
         if self.source.lane_by is not LaneRule.TABLE:

@@ -304,6 +304,10 @@ def test_a_message_that_the_stream_refuses_becomes_a_letter_and_the_rest_arrives
 
     assert [message.after["id"] for message in rows_of(settings, "public.item")] == [1, 3, 2]
     assert rows_of(settings, "public.item")[2].id == letter.event_id
+    source.execute("update item set name = 'later' where id = 2")
+    run_once(spark, settings)
+    with pytest.raises(SinkError, match="behind them this one would bring back what was before"):
+        replay(sink, waiting)
 
 
 def test_a_table_without_key_is_refused_before_it_is_published_and_its_updates_go_on(spark, settings, source):

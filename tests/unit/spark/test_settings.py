@@ -93,6 +93,13 @@ def test_lanes_by_key_do_not_go_with_a_nats_sink():
         replace(pipeline(nats()), source=replace(SOURCE, lane_by=LaneRule.KEY))
 
 
+def test_two_nats_sinks_with_the_same_streams_are_refused_since_the_server_would_drop_what_the_second_sends():
+    with pytest.raises(SettingsError, match="sinks 'nats' and 'other' have the same streams"):
+        pipeline(nats(), replace(nats(encoding=Encoding.JSON), name="other"))
+
+    assert len(pipeline(nats(), replace(nats(namespace="JSON"), name="other")).sinks) == 2
+
+
 def test_a_transform_goes_with_a_nats_sink_of_json_alone():
     transform = TransformSettings(filter="true")
     with pytest.raises(SettingsError, match="set its encoding to json, or leave the transform out"):

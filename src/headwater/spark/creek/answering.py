@@ -216,20 +216,23 @@ class Answering:
                     _log.debug("the end of %s could not be told yet", topic, exc_info=exc)
                     await asyncio.sleep(_AGAIN_SECONDS)
                 else:
-                    del self._owed[topic]
+                    self._owed.pop(topic, None)
             if not self._owed:
                 self._owing.clear()
                 self._paid.set()
 
     async def _close_orphans(self) -> None:
         """Tell the readers of snapshots that nobody writes any more, as after a crash: nothing is added to them for long."""
-        before = await self._find_unfinished()
-        await asyncio.sleep(SILENT_SECONDS)
-        ours = {asked.topic for asked in self._asked}
-        for topic, sequence in (await self._find_unfinished()).items():
-            if before.get(topic) == sequence and topic not in ours:
-                _log.info("%s has no end, and nobody writes it any more", topic, extra=self._facts)
-                self._owe(topic, _ORPHANED)
+        before: Mapping[str, int] = {}
+        while True:
+            found = await self._find_unfinished()
+            ours = {asked.topic for asked in self._asked}
+            for topic, sequence in found.items():
+                if before.get(topic) == sequence and topic not in ours:
+                    _log.info("%s has no end, and nobody writes it any more", topic, extra=self._facts)
+                    self._owe(topic, _ORPHANED)
+            before = found
+            await asyncio.sleep(SILENT_SECONDS)
 
     async def _find_unfinished(self) -> Mapping[str, int]:
         find = partial(find_unfinished, self._desk.access, self._desk.names)

@@ -21,7 +21,7 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.frames import HEADER_BYTES
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.publisher import Outgoing, Publisher
-from headwater.brokers.nats.streams import StreamLimits, ensure_stream, stream_info
+from headwater.brokers.nats.streams import StreamLimits, stream_info
 from headwater.capture.pieces import Readable, describe, unreadable
 from headwater.capture.snapshot import OpenSnapshot, Stopped, open_snapshot
 from headwater.capture.tables import TableStore
@@ -31,7 +31,9 @@ from headwater.creek.names import Kind, Names, snapshot_suffix
 from headwater.creek.requests import RequestRefused, reason_of
 from headwater.creek.schema import AvroSchema, row_schema
 from headwater.creek.statements import list_published
+from headwater.creek.streams import ensure
 from headwater.errors import BrokerError, HeadwaterError
+from headwater.model import Lsn
 from headwater.postgres.catalog import Table, list_tables, parse_pattern
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import fetch_sync
@@ -192,8 +194,7 @@ class SnapshotRun:
         with closing(Link(self._desk.access)) as link:
             info = stream_info(link, self._desk.names.stream(Kind.SNAPSHOT), topic)
         if info is not None and info.config.get("retention") != "limits":
-            # What was read is thrown away.
-            return
+            raise BrokerError("the stream drops what somebody has read, or nobody wants; set its retention to limits")
         found = 0 if info is None else info.subject_counts.get(topic, 0)
         if found < packets:
             raise BrokerError(f"the stream has kept {found} of {packets} messages; raise its limits, and ask again")
@@ -235,11 +236,8 @@ class SnapshotRun:
         return not tables or any(one.key == self._table and one.state == "streaming" for one in tables)
 
     def _ensure_stream(self) -> None:
-        names = self._desk.names
-        stream = names.stream(Kind.SNAPSHOT)
         with closing(Link(self._desk.access)) as link:
-            subjects = [names.stream_subject(Kind.SNAPSHOT)]
-            ensure_stream(link, stream, subjects, f"Creek stream relating to {stream}", self._desk.limits)
+            ensure(link, self._desk.names, Kind.SNAPSHOT, self._desk.limits)
 
     def _describe(self, snapshot: OpenSnapshot) -> Readable:
         failed = snapshot.failed
@@ -265,8 +263,11 @@ class SnapshotRun:
         (rows,) = fetch_sync(snapshot.connection, statements.approximate_rows(readable.oid))
         # Creek takes an id of its own for this; the one that would have been next is as good, and costs the server none.
         tx_id = snapshot.read.snapshot.xmax % _XID_EPOCH
+        # Creek's own clients leave out the changes up to here. All of these are in the rows: whoever had committed by then
+        # has ended before the snapshot. What they apply once more, the changes behind it put right.
+        lsn = Lsn(snapshot.since - 1)
         # Creek publishes the topic empty, and readers fill it in.
-        return SnapshotHeader("", schema.name, schema.text, tx_id, snapshot.read.until, snapshot.read_at, rows)
+        return SnapshotHeader("", schema.name, schema.text, tx_id, lsn, snapshot.read_at, rows)
 
     def _schema(self, readable: Readable, key: Sequence[str], *, is_widened: bool) -> AvroSchema:
         relation = readable.relation

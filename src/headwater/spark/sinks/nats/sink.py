@@ -1,7 +1,9 @@
 """The NATS sink: each lane is encoded and published by a task; what is written is acknowledged by JetStream."""
 
 import base64
+import logging
 import pickle
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,17 +18,18 @@ from pyspark.sql.functions import col, when
 
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.publisher import Publisher
-from headwater.brokers.nats.streams import ApiError, call, ensure_stream, stream_info
+from headwater.brokers.nats.streams import ApiError, call, stream_info
 from headwater.creek.framing import FIRST_BYTES
 from headwater.creek.messages import SchemaMessage
 from headwater.creek.names import Kind, Names, parse_subject
 from headwater.creek.store import SCHEMA, prepare_creek
+from headwater.creek.streams import ensure
 from headwater.errors import BrokerError, HeadwaterError, SettingsError, SinkError, SinkUnavailable
-from headwater.model import Lineage, Op
-from headwater.postgres.catalog import list_tables, read_server, select_tables
+from headwater.model import Lineage, Lsn, Op
+from headwater.postgres.catalog import leaves_without_identity, list_tables, read_server, select_tables
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.migrate import Component, pending_migrations
-from headwater.postgres.replication.publication import require_identity, require_publishable
+from headwater.postgres.replication.publication import find_publication, require_identity, require_publishable
 from headwater.spark.letters import Letter, chunk_of, frame_of, post_letters, prepare_letters
 from headwater.spark.letters.making import lineage_of
 from headwater.spark.settings import Encoding, NatsSinkSettings
@@ -38,9 +41,12 @@ from headwater.spark.sinks.nats.task import OUTCOME, Address, Outcome, Writer, W
 from headwater.spark.sinks.sink import Span, Written
 from headwater.spark.sources.envelope import SCHEMA as ENVELOPE_COLUMNS
 
+_log = logging.getLogger(__name__)
+
 # The lane of rows that hold no changes, but rows of a whole table.
 _LOADED_LANE: Final = -1
-_DESCRIPTION: Final = "Creek stream relating to {}"
+# What an id ends with: the position of its change, and the number of the packet.
+_EVENT_ID: Final = re.compile(rb"Nats-Msg-Id: ?[^\r\n]*\.(?P<lsn>[0-9A-F]+)\.\d+-seq-")
 
 
 @dataclass(slots=True)
@@ -130,6 +136,7 @@ class NatsSink:
         """Publish the change of a dead letter, under the id that it would have had."""
         with self._translated():
             address = self._address
+            self._require_newest(letter, address)
             parts, refused = self._parts_of(letter, address)
             if refused:
                 raise SinkError(self.name, f"the row still cannot be published: {refused[0].reason}")
@@ -141,6 +148,18 @@ class NatsSink:
                         total += writer.write(part, only_large=True)
                     for again in total.letters:
                         raise SinkError(self.name, f"the row still cannot be published: {again.reason}")
+
+    def _require_newest(self, letter: Letter, address: Address) -> None:
+        """Refuse a change that another one of its table has passed: behind that, it would bring back what was before."""
+        subject = address.names.subject(Kind.WAL, letter.schema, letter.table)
+        with closing(Link(self._settings.access)) as link:
+            last = _last_lsn(link, address.names.stream(Kind.WAL), subject)
+        if last is not None and last > letter.position.commit_lsn:
+            raise SinkError(
+                self.name,
+                f"later changes of {letter.schema}.{letter.table} are in the stream, and behind them this one would bring "
+                "back what was before; have consumers take a snapshot of the table, and drop the letter",
+            )
 
     def close(self) -> None:
         if self._follower is not None:
@@ -181,9 +200,7 @@ class NatsSink:
 
     def _ensure_streams(self, link: Link, names: Names) -> None:
         for kind in self._kinds:
-            name = names.stream(kind)
-            subjects = [names.stream_subject(kind)]
-            ensure_stream(link, name, subjects, _DESCRIPTION.format(name), self._settings.limits)
+            ensure(link, names, kind, self._settings.limits)
 
     def _open_creek(self, link: Link, address: Address) -> None:
         """Make Creek's own objects, and publish the schemas of all tables, before there is any message."""
@@ -201,6 +218,12 @@ class NatsSink:
         for table in select_tables(tables, self._tables):
             require_publishable(table)
             require_identity(table, tables)
+        published = find_publication(connection, self._publication)
+        named = frozenset[int]() if published is None else published.tables
+        for table in tables:
+            if table.oid in named and leaves_without_identity(tables, table):
+                said = "table %s is published without a replica identity, so its updates and deletes fail; add a primary key"
+                _log.warning(said, table, extra={"pipeline": self._pipeline, "sink": self.name})
 
     def _check_source(self) -> Iterator[str]:
         """Whether Creek's own objects are there, or can be made."""
@@ -275,6 +298,16 @@ def _by_table(batch: DataFrame) -> DataFrame:
     lanes, is_read = batch.sparkSession.sparkContext.defaultParallelism, col("op").eqNullSafe(str(Op.READ))
     parted = batch.repartition(lanes, "schema", "table", when(is_read, col("ordinal")))
     return parted.sortWithinPartitions("commit_lsn", "ordinal").select(*ENVELOPE.fieldNames())
+
+
+def _last_lsn(link: Link, stream: str, subject: str) -> Lsn | None:
+    """The commit of the last change on a subject, by its id."""
+    try:
+        answer = call(link, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    except ApiError:
+        return None
+    found = _EVENT_ID.search(base64.b64decode(answer["message"].get("hdrs", "")))
+    return None if found is None else Lsn(int(found["lsn"], 16))
 
 
 def _last_schemas(link: Link, names: Names) -> Announced:

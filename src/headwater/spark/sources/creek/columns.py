@@ -104,7 +104,7 @@ class Walk:
     def numbers(self, form: str, size: int) -> npt.NDArray[Any]:
         """Numbers of a fixed size."""
         self._within(self.at + size)
-        found = self._raw[self.at[:, None] + np.arange(size)].view(form).ravel()
+        found: npt.NDArray[Any] = self._raw[self.at[:, None] + np.arange(size)].view(form).ravel()
         self.at = self.at + size
         return found
 

@@ -6,23 +6,27 @@ It lives in Spark's planner process. The stream keeps its messages, so whatever 
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from threading import Condition, Thread
 
 import numpy as np
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.reader import Received, StreamReader
 from headwater.creek.framing import FIRST_BYTES, Reassembly
-from headwater.errors import PositionError
+from headwater.errors import HeadwaterError, PositionError
 from headwater.spark.sources.creek.messages import Messages, joined
 from headwater.spark.sources.creek.offset import Mark
 from headwater.spark.sources.creek.stream import StreamWatch
 
 # As many as a read hands over at a time: enough that the work is not in the calls.
 _READ_MESSAGES = 8192
-# While a range that is known to be there is awaited: how long for a part of it.
+# How long to wait at a time for what may not come.
 _PATIENCE_SECONDS = 0.2
+# What comes in one go is taken as one batch: until nothing has come for a moment, but not for long.
+_LULL_SECONDS, _GATHER_SECONDS = 0.01, 0.25
 # A stream that only others' messages come in is passed over now and then: it may forget them, and must not be missed then.
 _PASS_SECONDS = 30.0
 _UNCHANGED = re.compile(rb"^Headwater-Unchanged:[ \t]*(.*?)[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
@@ -42,21 +46,33 @@ class _Long:
 
 
 class MessageLog:
-    """The messages of some subjects behind a mark, in order."""
+    """The messages of some subjects behind a mark, in order. A thread of its own reads ahead of what is asked for."""
 
-    def __init__(
-        self, access: NatsAccess, watch: StreamWatch, identity: str, subjects: Mapping[str, int], start: Mark
+    def __init__(  # noqa: PLR0913 - what is read, from where on, and how far ahead
+        self,
+        access: NatsAccess,
+        watch: StreamWatch,
+        identity: str,
+        subjects: Mapping[str, int],
+        start: Mark,
+        ahead_bytes: int,
     ) -> None:
         """`subjects` gives each a number; raises PositionError if the stream does not have what lies behind `start`."""
         watch.require(identity, start.first_needed)
-        self._access, self._watch, self._identity = access, watch, identity
+        self._access, self._watch, self._ahead_bytes = access, watch, ahead_bytes
         self._subjects, self._start = dict(subjects), start
+        # Guards all that follows, and tells of what has come.
+        self._came = Condition()
         self._parts: deque[Messages] = deque()
+        self._held = 0
         self._reassembly = Reassembly()
         self._long: list[_Long] = []
         self._floor = self._end = start.sequence
         self._passed_at, self._passed = time.monotonic(), 0
-        self._reader: StreamReader | None = None
+        self._is_bounded, self._is_closed = True, False
+        self._failure: BaseException | None = None
+        self._thread = Thread(target=self._read, name="creek stream", daemon=True)
+        self._thread.start()
 
     @property
     def subjects(self) -> Mapping[str, int]:
@@ -73,46 +89,72 @@ class MessageLog:
         return self._end
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._reader = None
+        with self._came:
+            self._is_closed = True
+            self._came.notify_all()
+        self._thread.join(_PATIENCE_SECONDS * 10)
 
     def advance(self, committed: int) -> None:
         """Everything up to `committed` is delivered for good: forget it."""
-        self._floor = max(self._floor, committed)
-        self._end = max(self._end, self._floor)
-        while self._parts and int(self._parts[0].sequences[-1]) <= self._floor:
-            self._parts.popleft()
-        self._long = [one for one in self._long if one.last is None or one.last > self._floor]
+        with self._came:
+            self._floor = max(self._floor, committed)
+            self._end = max(self._end, self._floor)
+            while self._parts and int(self._parts[0].sequences[-1]) <= self._floor:
+                self._held -= len(self._parts.popleft().data)
+            self._long = [one for one in self._long if one.last is None or one.last > self._floor]
+            self._came.notify_all()
 
     def fill(self, max_bytes: int, wait_seconds: float) -> None:
-        """Take what has come, up to so many bytes; wait a little for something."""
-        while self._held < max_bytes:
-            received = self._opened().read(_READ_MESSAGES, 0.0 if self._parts else wait_seconds)
-            if not received:
-                break
-            self._add(received)
-        if not self._parts and time.monotonic() - self._passed_at > _PASS_SECONDS:
+        """Wait a little for something to come; while more and more does, for so many bytes of it."""
+        with self._came:
+            self._wait(lambda: bool(self._parts), wait_seconds)
+            deadline, held = time.monotonic() + _GATHER_SECONDS, -1
+            while held < self._held < max_bytes and time.monotonic() < deadline:
+                held = self._held
+                self._came.wait(_LULL_SECONDS)
+            if self._failure is not None and not self._parts:
+                # What came before it is delivered first.
+                raise self._failure
+            is_idle = not self._parts and time.monotonic() - self._passed_at > _PASS_SECONDS
+        if is_idle:
             self.pass_over()
 
     def fill_to(self, sequence: int, max_bytes: int | None = None) -> None:
-        """Take until everything up to a sequence has come, or so much is held."""
-        while self._end < sequence and (max_bytes is None or self._held < max_bytes):
-            received = self._opened().read(_READ_MESSAGES, _PATIENCE_SECONDS)
-            if received:
-                self._add(received)
-            else:
+        """Wait until everything up to a sequence has come, or so much is held."""
+
+        def is_enough() -> bool:
+            return self._end >= sequence or (max_bytes is not None and self._held >= max_bytes)
+
+        while True:
+            with self._came:
+                self._is_bounded = max_bytes is not None
+                self._came.notify_all()
+                before = self._end
+                self._wait(is_enough, _PATIENCE_SECONDS)
+                if is_enough():
+                    self._is_bounded = True
+                    return
+                if self._failure is not None:
+                    raise self._failure
+                is_still = self._end == before
+            if is_still:
                 self.pass_over()
 
     def pass_over(self) -> None:
         """If all of ours has come, what others have written since is nothing to us."""
         self._passed_at = time.monotonic()
         last = self._watch.info().last_seq
-        if all(self._watch.last_of(subject) <= self._end for subject in self._subjects):
-            self._end = self._passed = max(self._end, last)
+        wanted = max(map(self._watch.last_of, self._subjects))
+        with self._came:
+            if wanted <= self._end:
+                self._end = self._passed = max(self._end, last)
 
     def bound(self, max_bytes: int, max_rows: int | None, until: int | None = None) -> Mark:
         """Where the next range ends, within the limits; at the floor if there is nothing to deliver."""
+        with self._came:
+            return self._bound(max_bytes, max_rows, until)
+
+    def _bound(self, max_bytes: int, max_rows: int | None, until: int | None) -> Mark:
         end = self._end if until is None else min(until, self._end)
         size = rows = last = 0
         for part in self._parts:
@@ -129,7 +171,7 @@ class MessageLog:
 
     def has_messages(self, start: Mark, end: Mark) -> bool:
         """Whether there is anything in a range."""
-        return any(len(part.between(start.sequence, end.sequence)) for part in self._parts)
+        return any(map(len, self._within(start, end)))
 
     def between(self, start: Mark, end: Mark) -> Messages:
         """The messages of a range."""
@@ -138,13 +180,13 @@ class MessageLog:
                 f"messages {start.sequence} to {end.sequence} of stream {self._watch.stream!r} were asked for, and "
                 f"{self._floor} to {self._end} are there; report it"
             )
-        return joined(part.between(start.sequence, end.sequence) for part in self._parts)
+        return joined(self._within(start, end))
 
     def counts(self, start: Mark, end: Mark) -> dict[int, int]:
         """How many messages of each subject, by its number, there are in a range."""
         found: Counter[int] = Counter()
-        for part in self._parts:
-            numbers, counts = np.unique(part.between(start.sequence, end.sequence).subjects, return_counts=True)
+        for part in self._within(start, end):
+            numbers, counts = np.unique(part.subjects, return_counts=True)
             found.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
         return dict(found)
 
@@ -152,15 +194,42 @@ class MessageLog:
         """Whether what lies between a sequence and the end of what was read was passed over, and is worth to be logged."""
         return self._passed > sequence
 
-    @property
-    def _held(self) -> int:
-        return sum(len(part.data) for part in self._parts)
+    def _within(self, start: Mark, end: Mark) -> list[Messages]:
+        with self._came:
+            return [part.between(start.sequence, end.sequence) for part in self._parts]
 
-    def _opened(self) -> StreamReader:
-        if self._reader is None:
-            first = self._start.first_needed if self._end == self._start.sequence else self._mark_at(self._end).first_needed
-            self._reader = StreamReader(self._access, self._watch.stream, list(self._subjects), first)
-        return self._reader
+    def _wait(self, is_enough: Callable[[], bool], seconds: float) -> None:
+        self._came.wait_for(lambda: is_enough() or self._failure is not None, seconds)
+
+    def _read(self) -> None:
+        """What the thread does: take messages in as long as there is room for them."""
+        try:
+            with closing(self._reader()) as reader:
+                while self._has_room():
+                    received = reader.read(_READ_MESSAGES, _PATIENCE_SECONDS)
+                    if received:
+                        with self._came:
+                            self._add(received)
+                            self._came.notify_all()
+        except HeadwaterError as exc:
+            self._fail(exc)
+        except BaseException as exc:
+            self._fail(exc)
+            raise
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._came:
+            self._failure = failure
+            self._came.notify_all()
+
+    def _reader(self) -> StreamReader:
+        return StreamReader(self._access, self._watch.stream, list(self._subjects), self._start.first_needed)
+
+    def _has_room(self) -> bool:
+        """Wait until there is room; False when nothing more is wanted."""
+        with self._came:
+            self._came.wait_for(lambda: self._is_closed or not self._is_bounded or self._held < self._ahead_bytes)
+            return not self._is_closed
 
     def _mark_at(self, sequence: int) -> Mark:
         """The mark of a sequence up to which all has been read."""
@@ -172,6 +241,7 @@ class MessageLog:
         found = self._simple(received) or self._assembled(received)
         if len(found):
             self._parts.append(found)
+            self._held += len(found.data)
         self._end = max(self._end, received[-1].sequence)
 
     def _simple(self, received: Sequence[Received]) -> Messages | None:

@@ -41,6 +41,8 @@ _IDLE_SECONDS = 0.1
 _REFRESH_SECONDS = 0.25
 # What a task decodes at a time. Larger ones cost memory, and smaller ones time.
 _PIECE_BYTES = 4 * MIB
+# How many batches are kept at a time: the one that is delivered, and those that are next.
+_AHEAD_BATCHES = 3
 # The largest number that fits the column `ordinal`.
 _ORDINAL_BITS = 0x7FFFFFFF
 
@@ -237,7 +239,7 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.close()
             self._log = None
         if self._log is None:
-            self._log = MessageLog(self._options.access, self._watch, offset.identity, subjects, offset.mark)
+            self._log = self._new_log(offset.identity, subjects, offset.mark)
         self._log.advance(offset.mark.sequence)
         return self._log
 
@@ -247,8 +249,13 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if log is None or log.subjects != subjects or not log.floor <= start.sequence <= log.end:
             if log is not None:
                 log.close()
-            self._catching_up = MessageLog(self._options.access, self._watch, offset.identity, subjects, start)
+            self._catching_up = self._new_log(offset.identity, subjects, start)
         return cast("MessageLog", self._catching_up)
+
+    def _new_log(self, identity: str, subjects: Mapping[str, int], start: Mark) -> MessageLog:
+        options = self._options
+        # While a batch is delivered, the next one is read.
+        return MessageLog(options.access, self._watch, identity, subjects, start, _AHEAD_BATCHES * options.max_bytes)
 
     def _log_of(self, step: Step, end: Offset) -> MessageLog:
         """The log that holds a step, which is opened if it was logged by another process."""
