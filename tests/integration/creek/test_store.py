@@ -1,4 +1,4 @@
-"""Schema `_creek`: schemas kept and found again, and the SQL functions that change a producer, beside those of Creek itself."""
+"""Schema `_creek`: schemas kept and found again, and the SQL functions that change a producer, beside Creek's own."""
 
 from contextlib import closing
 from datetime import UTC, datetime
@@ -133,7 +133,8 @@ def test_a_function_does_not_depend_on_the_search_path(creek):
         ("create table keyless (id int)", "public.keyless"),
         ("create table keyless (id int primary key); alter table keyless replica identity nothing", "public.keyless"),
         (
-            "create table parent (id int) partition by list (id); create table keyless partition of parent for values in (1)",
+            "create table parent (id int) partition by list (id); "
+            "create table keyless partition of parent for values in (1)",
             "public.keyless",
         ),
     ],

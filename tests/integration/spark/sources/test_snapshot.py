@@ -256,7 +256,7 @@ def test_a_table_whose_rows_the_server_cannot_read_is_left_out_of_the_next_attem
         connection.execute("create publication hw for table item, nothing, note where (100 / id > 0)")
         with reading(**_options(shop)) as reader:
             at = reader.initialOffset()
-            with pytest.raises(ConnectionLost, match="table public.note cannot be read at its snapshot"):
+            with pytest.raises(ConnectionLost, match=r"table public\.note cannot be read at its snapshot"):
                 follow(reader, replica, at, _is_loaded)
         state, error = _known(shop)["note"]
         assert (state, "division by zero" in error) == ("wanted", True)
