@@ -53,7 +53,7 @@ class Drive:
         self.sink = ApplySink(self.settings)
         self.sink.open()
         with connect_sync(self.settings.url) as connection:
-            keep(self.settings, connection)
+            keep(self.settings, connection, self.sink.epoch)
         self.reader = self._reader()
 
     @property

@@ -101,9 +101,13 @@ class Place:
         """Wait until the producer has answered so many of the server's signs of life."""
         answers = "select reply_time from pg_stat_replication where application_name like 'headwater%'"
         with psycopg.connect(self.source, autocommit=True) as connection:
-            for _ in range(count):
-                last = connection.execute(answers).fetchall()
-                self.producer.wait_until(lambda last=last: connection.execute(answers).fetchall() not in (last, []))  # type: ignore[misc] # bound
+            seen = set[tuple[object, ...]]()
+
+            def have_come() -> bool:
+                seen.update(connection.execute(answers).fetchall())
+                return len(seen) > count
+
+            self.producer.wait_until(have_come)
 
     def settle(self) -> int:
         """Wait until all that was written has been acknowledged and confirmed; returns where the stream ends then."""
@@ -142,15 +146,16 @@ def place(request, postgres18: EmbeddedPostgres, tmp_path_factory) -> Iterator[P
         }
         with producing(directory, environment) as producer:
             found = Place(creek.Generation(request.param), source, proxy, nats, database, slot, producer)
-            producer.wait_until(lambda: asyncio.run(_has_schema(found)))
+            producer.wait_until(lambda: asyncio.run(_is_ready(found)))
             yield found
             assert producer.stop() == 0, producer.log[-3000:]
 
 
-async def _has_schema(place: Place) -> bool:
+async def _is_ready(place: Place) -> bool:
     try:
         async with place.client() as client:
-            await client.get_last_schema(place.database, "public.other")
+            found = await client.get_last_schema(place.database, "public.other")
+            await client.get_schema(found.fingerprint, database=place.database)
     except BrokerError:
         return False
     return True

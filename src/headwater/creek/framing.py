@@ -122,6 +122,10 @@ class Reassembly:
             return None
         return self._held(subject, partial, packet[_NEXT.size :])
 
+    def is_open(self, subject: str) -> bool:
+        """Whether packets of a message have come, and more of them are to come."""
+        return subject in self._partial
+
     def _held(self, subject: str, partial: _Partial, content: bytes) -> bytes | None:
         partial.parts.append(content)
         partial.held += len(content)

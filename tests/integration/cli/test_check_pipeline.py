@@ -137,7 +137,7 @@ def test_a_publication_that_is_younger_than_the_slot_would_be_is_refused(source,
 
     slot = slot_of(source)
     assert code == 1
-    ((_, said, remedy),) = found[f"publication {slot}"]
+    ((level, said, remedy),) = found[f"publication {slot}"]
     assert level == "error"
     assert "changes that wait in it would be missing" in said
     assert f"headwater slots drop {slot}" in remedy
@@ -173,7 +173,7 @@ def test_a_role_that_may_not_make_the_schema_is_named_with_the_remedy(source, ch
         execute(source, f"grant select on orders to {name}")
         code, found = check(url)
         assert code == 1
-        ((_, said, remedy),) = found["state database"]
+        ((level, said, remedy),) = found["state database"]
         assert (level, said) == ("error", f"role {name} may not create schema headwater in database {name}")
         assert f'create schema headwater authorization "{name}"' in remedy
 
@@ -250,7 +250,7 @@ def test_a_nats_server_that_is_away_or_refuses_us_is_named(check, source, nats):
 
     for code, found in (away, refused):
         assert code == 1
-        ((_, said, remedy),) = found["sink nats"]
+        ((level, said, remedy),) = found["sink nats"]
         assert level == "error" and "127.0.0.1" in f"{said}{remedy}" and "secret" not in f"{said}{remedy}"
 
 

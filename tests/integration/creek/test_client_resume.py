@@ -7,6 +7,7 @@ import pytest
 from nats.js.api import StreamConfig
 
 from headwater import creek
+from headwater.brokers.nats import NatsAccess
 from headwater.creek import Generation
 from headwater.creek.framing import packets
 from headwater.creek.names import Kind
@@ -58,6 +59,44 @@ async def test_a_stream_knows_where_it_is(shop, client):
         await first(stream, 1)
         assert stream.position == 2
     assert await ids(client.stream_wal("shop", "public.orders", after=stream.position), 1) == [3]
+
+
+async def test_the_position_of_a_quiet_table_moves_on_with_the_stream(nats, shop):
+    access = NatsAccess(url=nats.url, timeout=timedelta(seconds=1.5))
+    async with creek.connect(access, shop.names.root) as client:
+        await shop.changes(1, 1)
+        async with client.stream_wal("shop", "public.orders") as stream:
+            await first(stream, 1)
+            shop.table = relation("public.others")
+            await shop.changes(2, 6)
+            for _ in range(20):
+                with pytest.raises(TimeoutError):
+                    await first(stream, 1, seconds=0.5)
+                if stream.position > 1:
+                    break
+            assert stream.position == 6
+        await shop.client.jetstream().purge_stream(shop.names.stream(Kind.WAL), seq=6)
+        shop.table = relation()
+        await shop.changes(7, 7)
+        assert await ids(client.stream_wal("shop", "public.orders", after=stream.position), 1) == [7]
+
+
+async def test_a_position_is_not_beyond_what_was_given_out_though_more_has_come(shop, client):
+    shop.chunk = 300
+    for number in (1, 2):
+        await shop.change({"id": number, "data": "x" * 900})
+    async with client.stream_wal("shop", "public.orders") as stream:
+        (message,) = await first(stream, 1)
+        assert stream.position == message.position
+    assert stream.position == message.position
+    open_, _, *rest = packets(shop.message("c", {"id": 3, "data": "x" * 900}), shop.chunk)
+    assert rest
+    await shop.client.jetstream().publish(shop.subject, open_)
+    async with client.stream_wal("shop", "public.orders", after=message.position) as stream:
+        (second,) = await first(stream, 1)
+        with pytest.raises(TimeoutError):
+            await first(stream, 1, seconds=1)
+        assert stream.position == second.position
 
 
 async def test_creeks_own_rule_drops_what_is_not_beyond_an_lsn_and_so_the_rest_of_its_transaction(shop, client):

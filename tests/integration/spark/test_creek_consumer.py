@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +14,14 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.streams import call
 from headwater.creek.consumer.mapping import TableMapping
+from headwater.creek.consumer.statements import Place, save_stream
 from headwater.creek.framing import frame
 from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats
-from headwater.errors import SettingsError, SinkError, SnapshotFailed
+from headwater.errors import PositionError, SettingsError, SinkError, SinkFenced, SnapshotFailed
 from headwater.model import UNCHANGED
 from headwater.postgres.connect import connect_sync
+from headwater.postgres.statements import execute_sync
 from headwater.spark.creek_apply.keeping import keep
 from headwater.spark.creek_apply.settings import ApplySettings, Mode
 from headwater.spark.creek_apply.sink import prepare_target
@@ -51,7 +53,7 @@ class Shop:
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)  # type: ignore[arg-type]
+            cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def change(self, *messages: bytes, xid: int = 1) -> int:
@@ -115,8 +117,8 @@ def test_nothing_is_applied_twice_after_a_restart(shop):
     drive = shop.drive(maxRowsPerTrigger="7")
     drive.step()
     # The batch is applied, and the process dies before it says so.
-    end, parts = drive.plan()  # type: ignore[misc]
-    drive.sink._move_on = lambda _end: None  # type: ignore[method-assign]
+    end, parts = drive.plan()
+    drive.sink._move_on = lambda _end: None
     drive.deliver(end, parts)
     drive = drive.restart()
     shop.drives.append(drive)
@@ -132,10 +134,10 @@ def test_messages_of_several_packets_survive_a_cut_between_them(shop):
     shop.feed.chunk = 100
     store, waiting = shop.feed.store, []
     # The packets of orders come in between those of items.
-    shop.feed.store = lambda *given: waiting.append(given)  # type: ignore[method-assign]
+    shop.feed.store = lambda *given: waiting.append(given)
     shop.change(ORDERS, insert(100, ["1", big]))
     shop.change(ITEMS, insert(101, ["1", big]))
-    shop.feed.store = store  # type: ignore[method-assign]
+    shop.feed.store = store
     wal = [given for given in waiting if ".wal." in given[0]]
     for given in waiting:
         if given not in wal:
@@ -169,7 +171,7 @@ def test_a_table_that_is_added_later_catches_up_while_the_others_go_on(shop):
     drive.catch_up()
     shop.follow("shop.public.items:copy.items")
     with connect_sync(shop.url) as connection:
-        keep(shop.settings, connection)
+        keep(shop.settings, connection, drive.sink.epoch)
     drive.reader._refresh_at = 0.0
     shop.change(insert(100, ["2", "b"]))
     kinds = [found[0].step.is_behind for found in iter(drive.step, None) if found[0].step is not None]
@@ -356,6 +358,132 @@ def test_a_table_that_lost_messages_says_so_and_the_others_go_on(shop):
     assert [id_ for id_, _ in shop.rows("copy.items")] == [1, 2, 3]
 
 
+def test_a_table_that_is_further_on_than_its_stream_misses_nothing_when_that_is_trimmed(shop):
+    """The stream as a whole has lost what comes next, and the table, which was loaded behind that, has not."""
+    shop.follow(str(MAPPING), "shop.public.items:copy.items")
+    shop.change(ORDERS, insert(100, ["1", "a"]), ITEMS, insert(101, ["1", "i"]), xid=10)
+    drive = shop.drive()
+    drive.catch_up()
+    shop.change(insert(101, ["2", "i"]), xid=10)
+    drive.catch_up()
+    for number in range(3, 7):
+        shop.change(insert(101, [str(number), "not read before it is gone"]), xid=10)
+    with Answers(
+        shop.settings.access, shop.feed.names.snapshot_requests[0], lambda _: _snapshot_of(shop, {1: "a"}, xmax=20)
+    ):
+        drive.loader.take(MAPPING, Mode.CLEAN)
+    drive.reader._refresh_at = 0.0
+    end, _ = drive.step()
+    assert end.step.settles
+    shop.change(insert(100, ["9", "must arrive"]), xid=30)
+    with Link(shop.settings.access) as link:
+        call(link, f"STREAM.PURGE.{shop.feed.names.stream(Kind.WAL)}", {"keep": 1})
+    drive = drive.restart()
+    shop.drives.append(drive)
+    drive.catch_up()
+    shop.change(insert(100, ["10", "next"]), xid=31)
+    drive.catch_up()
+    assert shop.rows() == [(1, "a"), (9, "must arrive"), (10, "next")]
+    errors = dict(shop.sql("select target, error from _creek_consumer.subscriptions"))
+    assert errors["copy.orders"] is None and "load a snapshot" in errors["copy.items"]
+
+
+def test_the_place_of_a_stream_that_is_being_read_is_left_to_its_reader(shop):
+    shop.follow(str(MAPPING))
+    shop.change(ORDERS, insert(100, ["1", "a"]))
+    drive = shop.drive()
+    drive.catch_up()
+    shop.change(insert(100, ["2", "b"]))
+    drive.catch_up()
+    shop.change(insert(100, ["3", "c"]), insert(100, ["4", "d"]))
+    stream = shop.feed.names.stream(Kind.WAL)
+    with Link(shop.settings.access) as link:
+        call(link, f"STREAM.PURGE.{stream}", {"keep": 1})
+    before = shop.sql("select sequence from _creek_consumer.streams")
+    with connect_sync(shop.url) as connection:
+        keep(shop.settings, connection, drive.sink.epoch, [stream])
+        assert shop.sql("select sequence from _creek_consumer.streams") == before == [(2,)]
+        shop.follow(str(MAPPING))
+        keep(shop.settings, connection, drive.sink.epoch)
+    assert shop.sql("select sequence from _creek_consumer.streams") == [(4,)]
+
+
+def test_a_run_that_was_taken_over_from_says_nothing_of_places_any_more(shop):
+    shop.follow(str(MAPPING))
+    shop.change(ORDERS, insert(100, ["1", "a"]))
+    old = shop.drive()
+    found = old.plan()
+    assert found is not None
+    shop.drive()
+    places = "select sequence, is_behind, error from _creek_consumer.subscriptions"
+    before = shop.sql(places)
+    with pytest.raises(SinkFenced):
+        old.sink._move_on(found[0])
+    with pytest.raises(SinkFenced):
+        old.sink._fail(*found[0].step.tables[0], "too late")
+    with connect_sync(shop.url) as connection, pytest.raises(SinkFenced):
+        keep(shop.settings, connection, old.sink.epoch)
+    assert shop.sql(places) == before
+
+
+def test_the_place_in_a_stream_does_not_move_back(shop):
+    with connect_sync(shop.url) as connection:
+        for place in (Place("s", "one", 5, {"t": 4}), Place("s", "one", 3)):
+            execute_sync(connection, save_stream(place))
+        assert shop.sql("select identity, sequence, begun from _creek_consumer.streams") == [("one", 5, {"t": 4})]
+        execute_sync(connection, save_stream(Place("s", "two", 1)))
+    assert shop.sql("select identity, sequence, begun from _creek_consumer.streams") == [("two", 1, {})]
+
+
+def test_a_snapshot_from_before_its_stream_was_made_anew_is_refused(shop):
+    shop.follow(str(MAPPING))
+    shop.change(ORDERS, insert(100, ["1", "a"]), xid=10)
+    topic = _snapshot_of(shop, {1: "a"}, xmax=11)
+    shop.change(insert(100, ["2", "lost with the stream"]), xid=12)
+    with Link(shop.settings.access) as link:
+        call(link, f"STREAM.DELETE.{shop.feed.names.stream(Kind.WAL)}", {})
+    again = Feed(shop.settings.access, shop.feed.names)
+    with pytest.raises(PositionError, match="take a new snapshot"):
+        shop.drive().loader.apply(MAPPING, Mode.CLEAN, topic)
+    assert shop.rows() == []
+    again.close()
+
+
+def test_after_the_changes_that_follow_a_snapshot_low_positions_are_applied_again(shop):
+    """The source was restored into another server, whose positions and transactions begin anew."""
+    shop.follow(str(MAPPING))
+    shop.lsn = 100_000
+    shop.change(ORDERS, insert(100, ["1", "a"]), xid=900)
+    topic = _snapshot_of(shop, {1: "a"}, xmax=901)
+    shop.change(insert(100, ["2", "b"]), xid=902)
+    drive = shop.drive()
+    drive.loader.apply(MAPPING, Mode.CLEAN, topic)
+    # In one batch with the first change behind the snapshot, and in a later one.
+    shop.feed.transaction(2000, [insert(100, ["3", "c"])], xid=700)
+    drive.catch_up()
+    assert shop.rows() == [(1, "a"), (2, "b"), (3, "c")]
+    joins = "select snapshot, until_lsn, skip_lsn from _creek_consumer.subscriptions"
+    assert shop.sql(joins) == [(None, None, None)]
+    shop.feed.transaction(2100, [insert(100, ["4", "d"])], xid=701)
+    drive.catch_up()
+    assert (4, "d") in shop.rows()
+
+
+def test_a_join_is_kept_until_a_change_behind_the_snapshot_is_applied(shop):
+    shop.follow(str(MAPPING))
+    shop.change(ORDERS, insert(100, ["1", "a"]), xid=10)
+    topic = shop.feed.snapshot(ORDERS, [["1"], ["a"]], suffix="20240101000000_000000_ffff", lsn=shop.lsn)
+    drive = shop.drive()
+    drive.loader.apply(MAPPING, Mode.CLEAN, topic)
+    drive.catch_up()
+    [(kept,)] = shop.sql("select skip_lsn - '0/0' from _creek_consumer.subscriptions")
+    assert kept == shop.lsn
+    shop.change(insert(100, ["2", "b"]), xid=11)
+    drive.catch_up()
+    assert shop.sql("select skip_lsn from _creek_consumer.subscriptions") == [(None,)]
+    assert shop.rows() == [(1, "a"), (2, "b")]
+
+
 def test_a_stream_that_was_made_anew_is_noticed(shop):
     shop.follow(str(MAPPING))
     shop.change(ORDERS, insert(100, ["1", "a"]))
@@ -410,6 +538,51 @@ def test_a_message_that_cannot_be_read_becomes_a_dead_letter(shop):
     assert op == "?" and "no message of Creek" in reason
 
 
+def test_a_message_of_others_becomes_a_dead_letter_and_holds_no_table_up(shop):
+    shop.follow(str(MAPPING), "shop.public.items:copy.items")
+    shop.change(ORDERS, insert(100, ["1", "a"]))
+    subject = shop.feed.names.subject(Kind.WAL, "public", "orders")
+    shop.feed.store(subject, pa.array([b'{"before":null,"after":{"id":1}}'], pa.binary()), ["others"])
+    shop.change(insert(100, ["2", "b"]), ITEMS, insert(101, ["1", "i"]))
+    written = shop.drive().catch_up()
+    assert (written.changes, written.letters) == (3, 1)
+    assert shop.rows() == [(1, "a"), (2, "b")]
+    assert shop.rows("copy.items") == [(1, "i")]
+
+
+def test_a_schema_that_stays_unknown_leaves_its_table_behind_alone(shop):
+    shop.settings = replace(shop.settings, access=replace(shop.settings.access, timeout=timedelta(seconds=1)))
+    shop.follow(str(MAPPING), "shop.public.items:copy.items")
+    shop.change(ORDERS, insert(100, ["1", "a"]))
+    drive = shop.drive()
+    drive.catch_up()
+    known, more = (
+        ORDERS,
+        relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False), ("n", INT4, -1, False)]),
+    )
+    store, waiting = shop.feed.store, []
+
+    def without_schemas(subject: str, *given: Any) -> None:
+        (waiting.append if "schema" in subject else lambda one: store(*one))((subject, *given))
+
+    shop.feed.store = without_schemas
+    shop.change(more, insert(100, ["2", "b", "7"]))
+    shop.feed.store = store
+    shop.change(known, ITEMS, insert(101, ["1", "i"]))
+    drive.catch_up()
+    assert shop.rows("copy.items") == [(1, "i")]
+    assert shop.rows() == [(1, "a")]
+    [(error,)] = shop.sql("select error from _creek_consumer.subscriptions where target = 'copy.orders'")
+    assert "no producer tells it" in error and "start the producer of database 'shop'" in error
+    # Once it is there, and the table is added again, it goes on where it was.
+    for given in waiting:
+        store(*given)
+    shop.follow(str(MAPPING))
+    drive.reader._refresh_at = 0.0
+    drive.catch_up()
+    assert [row[:2] for row in shop.rows()] == [(1, "a"), (2, "b")]
+
+
 def test_a_new_column_is_followed_and_old_rows_are_asked_for(shop):
     wider = relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False), ("more", TEXT, -1, False)])
     shop.follow(str(MAPPING))
@@ -420,8 +593,8 @@ def test_a_new_column_is_followed_and_old_rows_are_asked_for(shop):
     drive.catch_up()
     assert shop.rows() == [(1, "a", None), (2, "b", "c")]
     with connect_sync(shop.url) as connection:
-        keep(shop.settings, connection)
-        keep(shop.settings, connection)
+        keep(shop.settings, connection, drive.sink.epoch)
+        keep(shop.settings, connection, drive.sink.epoch)
     assert shop.sql("select kind, target, mode from _creek_consumer.requests") == [("snapshot", "copy.orders", "upsert")]
 
 
@@ -533,7 +706,7 @@ class Story:
             # In the midst of a batch: it was applied, and nobody has said so.
             found = drive.plan()
             if found is not None:
-                drive.sink._move_on = lambda _end: None  # type: ignore[method-assign]
+                drive.sink._move_on = lambda end: None  # type: ignore[method-assign]  # noqa: ARG005 - its name
                 drive.deliver(*found)
         drive = drive.restart()
         self.shop.drives.append(drive)

@@ -54,6 +54,14 @@ class StreamReader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    @property
+    def complete(self) -> int:
+        """Everything of the subjects up to here has been handed out: go on behind it. 0 as long as nothing is known.
+
+        It moves on as well while only others' messages come, which the stream may then forget.
+        """
+        return self._buffer[0].sequence - 1 if self._buffer else self._complete or 0
+
     def read(self, max_messages: int, wait_seconds: float) -> list[Received]:
         """What has come, up to `max_messages` and in stream order; waits for the first only. Empty when none came in time.
 
@@ -102,8 +110,11 @@ class StreamReader:
             self._refuse_loss(received)
             self._buffer.extend(received)
             self._last = self._complete = received[-1].sequence
-        if self._complete is not None:
-            self._complete = max(self._complete, looked)
+        if looked > (self._complete or 0):
+            if self._complete is not None:
+                # Nothing of ours is there, which does not mean that nothing was.
+                self._refuse_trimmed(self._complete)
+            self._complete = looked
 
     def _refuse_loss(self, received: Sequence[Received]) -> None:
         """Sequences are missing where other subjects are; that ours were not among them shows where the stream begins."""
@@ -111,7 +122,10 @@ class StreamReader:
         if received[-1].sequence - before == len(received):
             return
         sequences = [before, *(message.sequence for message in received)]
-        end = next(first for first, second in pairwise(sequences) if second > first + 1)
+        self._refuse_trimmed(next(first for first, second in pairwise(sequences) if second > first + 1))
+
+    def _refuse_trimmed(self, end: int) -> None:
+        """Raise if the stream has thrown away anything behind `end`: it does not tell whose it was."""
         # On a connection of its own: here, the answer would stand behind the messages that are on their way.
         if self._questions is None:
             self._questions = Link(self._access)

@@ -15,7 +15,7 @@ from headwater.cli.pipeline import require_nats, require_spark
 from headwater.cli.session import session
 from headwater.cli.signals import stop_on_sigterm
 from headwater.creek.consumer import statements
-from headwater.creek.consumer.mapping import TableMapping, Topic
+from headwater.creek.consumer.mapping import TableMapping
 from headwater.creek.consumer.statements import SCHEMA, Subscription
 from headwater.embedded import resolve_java, state_directory
 from headwater.errors import HeadwaterError, SettingsError
@@ -159,7 +159,7 @@ def list_snapshots(
     settings = _settings(context, needs_target=False)
     from headwater.spark.creek_apply.listing import list_snapshots as listed
 
-    topics = [Topic.parse(table.partition(":")[0] if '"' not in table else table) for table in tables]
+    topics = [TableMapping.parse(table).topic for table in tables]
     found = [one for topic in topics for one in listed(settings, topic)]
     if json:
         print_json([{"name": one.name, "at": one.at, "messages": one.messages} for one in found])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from headwater.brokers.nats.reader import Received, StreamReader
 from headwater.creek.client.broker import Broker
@@ -25,6 +25,9 @@ _BATCH: Final = 2_000
 _SLICE_SECONDS: Final = 0.25
 # Between tries, once the server has been away for longer than the reader itself waits.
 _PAUSE_SECONDS: Final = 0.5
+
+# What came, and up to where everything has come with it.
+_Read: TypeAlias = tuple[list[Received], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,14 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="creek-feed")
         self._reader: StreamReader | None = None
         # Kept until its packets are taken over: whoever waits may be cancelled, and they must not be lost with that.
-        self._reading: asyncio.Future[list[Received]] | None = None
+        self._reading: asyncio.Future[_Read] | None = None
+        self._complete = 0
         self._is_away, self._is_closed = False, False
+
+    @property
+    def complete(self) -> int:
+        """Every packet of the subject up to here was taken; it moves on as well while only others' packets come."""
+        return self.arrived[0].sequence - 1 if self.arrived else self._complete
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait until a packet has arrived; False if none has in that time. Without a limit, a lost server is waited for."""
@@ -71,7 +80,7 @@ class Feed:
 
     async def restart(self, sequence: int) -> None:
         """Read again from another place."""
-        self._start = Start(sequence)
+        self._start, self._complete = Start(sequence), sequence - 1
         await self._leave()
         self.arrived.clear()
         await self._open(sequence)
@@ -80,6 +89,7 @@ class Feed:
         """Let go of the connection; nothing more arrives."""
         self._is_closed = True
         self._broker.open_feeds.discard(self)
+        self._complete = self.complete
         self.arrived.clear()
         await self._leave()
         self._thread.shutdown(wait=False)
@@ -100,14 +110,15 @@ class Feed:
 
         await self._run(attach)
 
-    def _read(self) -> list[Received]:
+    def _read(self) -> _Read:
         assert self._reader is not None, "it is opened before it is read"
-        return self._reader.read(_BATCH, _SLICE_SECONDS)
+        return self._reader.read(_BATCH, _SLICE_SECONDS), self._reader.complete
 
-    async def _take_over(self, reading: asyncio.Future[list[Received]], *, may_fail: bool) -> None:
+    async def _take_over(self, reading: asyncio.Future[_Read], *, may_fail: bool) -> None:
         self._reading = None
         try:
-            self.arrived.extend(reading.result())
+            received, self._complete = reading.result()
+            self.arrived.extend(received)
             self._is_away = False
         except BrokerUnavailable as error:
             if may_fail or self._is_closed:

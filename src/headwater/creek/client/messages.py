@@ -25,6 +25,11 @@ class Messages:
         self._is_between = False
         self._is_first, self._from = True, 0
 
+    @property
+    def complete(self) -> int:
+        """Every message up to here was taken; 0 while that is not known, as in the middle of a message."""
+        return 0 if self._reassembly.is_open(self.feed.subject) else self.feed.complete
+
     async def next(self, seconds: float | None = None) -> Whole | None:
         """The next message; None if no packet comes in that time."""
         while (whole := self.take()) is None:

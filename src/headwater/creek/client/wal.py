@@ -51,8 +51,11 @@ class WalStream:
 
     @property
     def position(self) -> int:
-        """Everything of the table up to here was given out: go on behind it with `after`."""
-        return self._given
+        """Everything of the table up to here was given out: go on behind it with `after`.
+
+        While one waits for a table that has no changes it moves on with the stream, which forgets what others have written.
+        """
+        return self._given if self._held is not None else max(self._given, self._messages.complete)
 
     def __aiter__(self) -> Self:
         return self

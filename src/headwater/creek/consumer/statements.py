@@ -34,13 +34,12 @@ class Join:
     read: SnapshotRead | None = None
     skip_lsn: Lsn | None = None
 
-    def holds(self, xid: int, commit_lsn: Lsn) -> bool:
-        if self.read is not None and self.read.holds(xid, commit_lsn):
-            return True
-        return self.skip_lsn is not None and commit_lsn <= self.skip_lsn
-
-    def __bool__(self) -> bool:
-        return self.read is not None or self.skip_lsn is not None
+    @property
+    def end(self) -> Lsn | None:
+        """From where on the rows hold no message; None if there is no snapshot."""
+        ends = [] if self.read is None else [self.read.until]
+        ends += [] if self.skip_lsn is None else [Lsn(self.skip_lsn + 1)]
+        return max(ends, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +107,15 @@ class Request:
 class Moved:
     """A target that is further on; `lsn` and `at` of the last message that was applied, if any was.
 
-    `begun` is where a message begins that ends behind the place where it is then.
+    `begun` is where a message begins that ends behind the place where it is then. It `is_joined` with its snapshot once a
+    message was applied that came after that.
     """
 
     target: Target
     begun: int | None
     lsn: Lsn | None
     at: datetime | None
+    is_joined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ def move_subscriptions(moved: Sequence[Moved], sequence: int) -> Statement[objec
         begun=[one.begun for one in moved],
         lsns=[None if one.lsn is None else str(one.lsn) for one in moved],
         ats=[one.at for one in moved],
+        joined=[one.is_joined for one in moved],
     )
 
 
@@ -177,6 +179,10 @@ def advance_subscriptions(
         sequence=place.sequence,
         is_settled=is_settled,
     )
+
+
+def part_subscriptions(stream: str, identity: str) -> Statement[object]:
+    return SQL["part_subscriptions"].bind(object, stream=stream, identity=identity)
 
 
 def save_stream(place: Place) -> Statement[object]:
@@ -238,15 +244,3 @@ def return_requests() -> Statement[object]:
 
 def end_request(request: Request, error: str | None) -> Statement[object]:
     return SQL["end_request"].bind(object, id=request.id, error=error)
-
-
-def log_notification(command: str, status: str) -> Statement[object]:
-    return SQL["log_notification"].bind(object, command=command, status=status)
-
-
-def hold_load(target: Target) -> Statement[bool]:
-    return SQL["hold_load"].bind(bool, target=str(target))
-
-
-def release_load(target: Target) -> Statement[bool]:
-    return SQL["release_load"].bind(bool, target=str(target))

@@ -87,6 +87,17 @@ class CreekFrames(Frames):
                 found = one if found is None else max(found, one)
         return None if found is None else (Lsn(found[1]), _EPOCH + timedelta(microseconds=found[2]))
 
+    def joined_at(self, table: Table, join: Join) -> int | None:
+        """Where the first change of a table is that came after its snapshot, if there is one: its rows hold no later one."""
+        if join.end is None:
+            return None
+        found: list[int] = []
+        for number, group in self._groups:
+            if (group.relation.schema, group.relation.name) == table:
+                is_past = self._frame(number).lsns_of(group.messages) >= int(join.end)
+                found += group.places.commit_lsn[is_past][:1].tolist()
+        return min(found, default=None)
+
     def unreadable(self, positions: Iterable[LanePosition], address: Address) -> list[Letter]:
         known = {(one.schema, one.table): one for one in positions if isinstance(one, Subscribed)}
         return [
@@ -101,8 +112,12 @@ class CreekFrames(Frames):
         at = next((one for one in known if isinstance(one, Subscribed)), None)
         if at is None or not isinstance(frame, CreekFrame) or not at.is_at(frame):
             return np.ones(len(group), np.bool_)
-        applied: Mask = group.places.commit_lsn < int(at.position.commit_lsn)
-        return applied | _held(at.subscription.join, group.places.xid, frame.lsns_of(group.messages))
+        places = group.places.commit_lsn
+        applied: Mask = places < int(at.position.commit_lsn)
+        join = at.subscription.join
+        joined_at = self.joined_at((at.schema, at.table), join)
+        may_be_held = places < joined_at if joined_at is not None else np.ones(len(group), np.bool_)
+        return applied | (may_be_held & _held(join, group.places.xid, frame.lsns_of(group.messages)))
 
     def _frame(self, number: int) -> CreekFrame:
         frame = self._frames[number]
@@ -146,7 +161,8 @@ class SubscriptionLedger:
             if isinstance(one, Subscribed) and one.is_at(frame) and one.position <= Position(Lsn(end.sequence), 0):
                 lsn, at = inputs.last((one.schema, one.table)) or (None, None)
                 begun = next(iter(end.begun.values()), None)
-                moved.setdefault(end.sequence, []).append(Moved(frame.table.target, begun, lsn, at))
+                is_joined = inputs.joined_at((one.schema, one.table), one.subscription.join) is not None
+                moved.setdefault(end.sequence, []).append(Moved(frame.table.target, begun, lsn, at, is_joined))
         for sequence, some in moved.items():
             execute_sync(connection, move_subscriptions(some, sequence))
 

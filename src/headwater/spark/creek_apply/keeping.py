@@ -1,6 +1,7 @@
 """Sees to it that every subscription can go on: gives new ones a place in their stream, and says why others are lost."""
 
 import logging
+from collections.abc import Collection
 from contextlib import closing
 
 from headwater.brokers.nats.streams import StreamInfo
@@ -12,6 +13,7 @@ from headwater.creek.consumer.statements import (
     fail_subscription,
     find_stream,
     list_subscriptions,
+    part_subscriptions,
     place_subscription,
     save_stream,
 )
@@ -21,6 +23,7 @@ from headwater.model import Lsn
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings, Mode
+from headwater.spark.sinks.postgres.positions import hold
 from headwater.spark.sinks.postgres.target import read_targets
 from headwater.spark.sources.creek.stream import StreamWatch, identity_of
 
@@ -34,9 +37,9 @@ class Keeper:
         self._settings = settings
         self._said: set[str] = set()
 
-    def look(self, connection: Connection) -> list[str]:
-        """The streams that have subscriptions which can go on, by name."""
-        streams, waiting = keep(self._settings, connection)
+    def look(self, connection: Connection, epoch: int, running: Collection[str] = ()) -> list[str]:
+        """The streams that have subscriptions which can go on, by name; those that are `running` are being read."""
+        streams, waiting = keep(self._settings, connection, epoch, running)
         for reason in waiting:
             if reason not in self._said:
                 _log.warning("%s; its tables wait", reason)
@@ -44,8 +47,13 @@ class Keeper:
         return streams
 
 
-def keep(settings: ApplySettings, connection: Connection) -> tuple[list[str], list[str]]:
-    """Look through the subscriptions: the streams that have some which can go on, and why those of others have to wait."""
+def keep(
+    settings: ApplySettings, connection: Connection, epoch: int, running: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Look through the subscriptions: the streams that have some which can go on, and why those of others have to wait.
+
+    Raises SinkFenced if a later run than that of `epoch` has taken over.
+    """
     found = [one for one in fetch_sync(connection, list_subscriptions()) if one.is_active and one.error is None]
     _ask_for_doubtful(settings, connection, found)
     by_stream: dict[str, list[Subscription]] = {}
@@ -60,7 +68,13 @@ def keep(settings: ApplySettings, connection: Connection) -> tuple[list[str], li
         except PositionError as error:
             waiting.append(str(error))
             continue
-        if _keep_stream(connection, stream, info, some):
+        with connection.transaction():
+            hold(connection, settings.address(), epoch, [], [])
+            can_go_on = _keep_stream(connection, stream, info, some)
+            # Whoever reads the stream now has a place of its own in it, and fails by itself if that is lost.
+            if stream not in running:
+                _keep_place(connection, stream, info)
+        if can_go_on:
             streams.append(stream)
     return streams, waiting
 
@@ -98,7 +112,6 @@ def _keep_stream(connection: Connection, stream: str, info: StreamInfo, found: l
         if one.place is None:
             beginning = Place(stream, identity_of(info), max(0, info.first_seq - 1))
             execute_sync(connection, place_subscription(one.target, beginning))
-    _keep_place(connection, stream, info)
     return good > 0
 
 
@@ -124,8 +137,12 @@ def _why_lost(one: Subscription, stream: str, info: StreamInfo) -> str | None:
 
 
 def _keep_place(connection: Connection, stream: str, info: StreamInfo) -> None:
-    """If the stream has lost what comes next, go on at its end: each table that missed it is left where it was."""
+    """If the stream has lost what comes next, go on at its end.
+
+    Each table that missed it is left where it was. One that is further on, and misses nothing, is read by itself from there.
+    """
     identity = identity_of(info)
     known = fetch_sync(connection, find_stream(stream, identity))
     if known and min([known[0].sequence + 1, *known[0].begun.values()]) < info.first_seq:
+        execute_sync(connection, part_subscriptions(stream, identity))
         execute_sync(connection, save_stream(Place(stream, identity, info.last_seq)))

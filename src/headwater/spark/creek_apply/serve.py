@@ -133,7 +133,7 @@ class Consumer:
                 worker.stop()
 
     def _run_once(self, connection: Connection) -> None:
-        for stream in self._keeper.look(connection):
+        for stream in self._keeper.look(connection, self._sink.epoch):
             self._start(stream, once=True)
         while self._running and not self._is_ending:
             self._look()
@@ -143,7 +143,7 @@ class Consumer:
         keep_at = 0.0
         while not self._is_ending:
             if time.monotonic() >= keep_at:
-                for stream in self._keeper.look(listener.connection):
+                for stream in self._keeper.look(listener.connection, self._sink.epoch, self._running):
                     if stream not in self._running:
                         self._start(stream, once=False)
                 worker.begin(listener.connection)

@@ -1,7 +1,7 @@
 """Batches of Creek frames written to the target, by Spark's tasks, and how far the consumer is after each."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from threading import Lock
@@ -30,6 +30,7 @@ from headwater.spark.creek_apply.snapshot import load_sink
 from headwater.spark.frame import unpack
 from headwater.spark.letters import OpenLetter, list_open, prepare_letters
 from headwater.spark.sinks.postgres.lane import LaneWriter
+from headwater.spark.sinks.postgres.positions import hold
 from headwater.spark.sinks.postgres.session import Address, Session, kept_session, patiently
 from headwater.spark.sinks.postgres.statements import take_epoch
 from headwater.spark.sinks.postgres.task import OUTCOME, outcome, total
@@ -70,11 +71,15 @@ class ApplyTask:
         frames = [frame for frame in found if isinstance(frame, CreekFrame) and self.only in (None, frame.table)]
         if frames:
             notes: list[str] = []
-            ledger = SubscriptionLedger(self.address, self.epoch)
-            session = kept_session(self.address.url)
-            writer = LaneWriter(self.address, session, self.epoch, self.is_alone, notes, ledger)
-            inputs = CreekFrames(frames)
-            yield outcome(lambda: writer.write(inputs, self.span, self.open_letters), notes, is_load=False)
+            yield outcome(lambda: self._write(frames, notes), notes, is_load=False)
+
+    def _write(self, frames: Sequence[CreekFrame], notes: list[str]) -> Written:
+        for failure in (frame.failure for frame in frames if frame.failure is not None):
+            raise SinkError(self.address.sink, failure)
+        ledger = SubscriptionLedger(self.address, self.epoch)
+        session = kept_session(self.address.url)
+        writer = LaneWriter(self.address, session, self.epoch, self.is_alone, notes, ledger)
+        return writer.write(CreekFrames(frames), self.span, self.open_letters)
 
 
 class ApplySink:
@@ -88,6 +93,11 @@ class ApplySink:
         self._epoch = 0
         # Whether there may be letters that wait; a write that made some sets it.
         self._may_have_letters = True
+
+    @property
+    def epoch(self) -> int:
+        """Which run this is: as long as no later one has taken over, it may write."""
+        return self._epoch
 
     def open(self) -> None:
         """Take over from an earlier run, which can write no more then."""
@@ -150,11 +160,24 @@ class ApplySink:
         return written
 
     def _fail(self, table: TableMapping, generation: int, reason: str) -> None:
-        with self._lock:
-            connection = self._session.connection
+        def fail(connection: Connection) -> None:
             for one in fetch_sync(connection, list_subscriptions()):
                 if one.mapping == table and one.generation == generation:
                     execute_sync(connection, fail_subscription(one, reason))
+
+        self._within(fail)
+
+    def _within(self, work: Callable[[Connection], None]) -> None:
+        """Do something in a transaction of its own, in which no later run can take over; raises SinkFenced if one has."""
+
+        def attempt() -> None:
+            connection = self._session.connection
+            with connection.transaction():
+                hold(connection, self._address, self._epoch, [], [])
+                work(connection)
+
+        with self._lock:
+            patiently(self._address, self._session, attempt)
 
     def _run(self, batch: DataFrame, task: ApplyTask) -> Written | None:
         outcomes = batch.mapInArrow(task, OUTCOME).collect()
@@ -174,8 +197,7 @@ class ApplySink:
             statement = advance_subscriptions(step.tables, place, is_settled=step.settles)
         else:
             statement = save_stream(place)
-        with self._lock:
-            patiently(self._address, self._session, lambda: execute_sync(self._session.connection, statement))
+        self._within(lambda connection: execute_sync(connection, statement))
 
     def _open_letters(self, end: Offset) -> tuple[OpenLetter, ...]:
         """Letters that wait, also those of rows that came with a snapshot."""

@@ -13,7 +13,6 @@ it was not committed when S was taken.
 """
 
 import logging
-import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +30,7 @@ from pyspark.sql import SparkSession
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.reader import StreamReader
+from headwater.creek.client.headers import ROWS, SNAPSHOT, UNTIL, find_header
 from headwater.creek.consumer import statements
 from headwater.creek.consumer.mapping import TableMapping, Target
 from headwater.creek.consumer.mapping import Topic as Source
@@ -73,7 +73,6 @@ _LOOK_SECONDS = 0.2
 # How far back the changes of a snapshot may lie that was taken before: longer than clocks differ, and than it takes to begin
 # one. What comes too early is skipped exactly.
 _BACK = timedelta(minutes=10)
-_HEADER = "Headwater-{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class SnapshotLoader:
             header = SnapshotHeader.from_json(body or b"")
         except ValueError as exc:
             raise SnapshotFailed(f"snapshot {topic.subject!r} does not begin with a header: {exc}") from exc
-        snapshot, until = header_in(found["hdrs"], "Snapshot"), header_in(found["hdrs"], "Until")
+        snapshot, until = find_header(found["hdrs"], SNAPSHOT), find_header(found["hdrs"], UNTIL)
         join = Join(skip_lsn=header.lsn)
         if snapshot is not None and until is not None:
             join = Join(SnapshotRead(Snapshot.parse(snapshot), Lsn.parse(until)))
@@ -159,7 +158,8 @@ class SnapshotLoader:
             info = watch.info()
             first = max(1, info.first_seq)
             sequence = _sequence_at(watch, first, info.last_seq, since)
-            if sequence == first > 1:
+            # One that was made after the snapshot begins at 1 as well, and another one had what came before.
+            if sequence == first > 1 or info.created > since + _BACK:
                 raise PositionError(
                     f"stream {stream!r} begins at {info.first_seq}, and may have lost changes that came after the snapshot "
                     f"of {taken.header.at:%Y-%m-%d %H:%M}; take a new snapshot"
@@ -253,10 +253,10 @@ class _Load:
         body = b"" if found is None else found["data"][FIRST_BYTES:]
         if found is None or body not in (EOF, ERROR):
             return None
-        reason = header_in(found["hdrs"], ERROR_HEADER.removeprefix("Headwater-"))
+        reason = find_header(found["hdrs"], ERROR_HEADER)
         if body == ERROR and reason is not None:
             raise SnapshotFailed(f"snapshot {self.topic.subject!r} was broken off by its producer: {reason}")
-        rows = header_in(found["hdrs"], "Rows")
+        rows = find_header(found["hdrs"], ROWS)
         # A row may look like an end; Headwater's own ends say how many rows there were.
         if body != EOF or (rows is None and self.taken.join.read is not None):
             return None
@@ -406,7 +406,7 @@ def ask_for_snapshot(access: NatsAccess, names: Names, request: SnapshotRequest)
             f"nobody answers requests for snapshots on {subject!r} at NATS {access.describe()}; start the producer of "
             f"database {request.database!r}"
         )
-    reason = header_in(answer.headers or b"", ERROR_HEADER.removeprefix("Headwater-"))
+    reason = find_header(answer.headers, ERROR_HEADER)
     if reason is not None:
         table = f"{request.database}.{request.namespace}.{request.table}"
         raise SnapshotFailed(f"there is no snapshot of {table}, as its producer says: {reason}")
@@ -421,13 +421,6 @@ def ask_for_snapshot(access: NatsAccess, names: Names, request: SnapshotRequest)
 def load_sink(target: Target) -> str:
     """Under which name a table is loaded: whoever loads must not stop those who apply changes."""
     return f"load {target}"
-
-
-def header_in(headers: bytes, name: str) -> str | None:
-    """The value of a header of ours."""
-    wanted = re.escape(_HEADER.format(name).encode())
-    found = re.search(rb"^" + wanted + rb":[ \t]*(.*?)[ \t]*\r?$", headers, re.MULTILINE | re.IGNORECASE)
-    return None if found is None else found[1].decode(errors="replace")
 
 
 def _awaited(look: Any, patience: timedelta) -> dict[str, Any] | None:

@@ -29,6 +29,24 @@ def read(reader: StreamReader, count: int) -> list[Received]:
     return found
 
 
+def wait_until_complete(reader: StreamReader, sequence: int) -> list[Received]:
+    """What comes until the reader knows that everything up to there has come."""
+    found: list[Received] = []
+
+    def is_complete() -> bool:
+        found.extend(reader.read(100, 0.1))
+        return reader.complete >= sequence
+
+    eventually(is_complete)
+    return found
+
+
+def delivered(stream: Stream) -> int:
+    """The last message that the server has sent to the one consumer."""
+    (name,) = consumers(stream)
+    return stream.call(f"CONSUMER.INFO.{stream.name}.{name}")["delivered"]["stream_seq"]
+
+
 def consumers(stream: Stream) -> list[str]:
     return stream.call(f"CONSUMER.NAMES.{stream.name}")["consumers"] or []
 
@@ -179,18 +197,72 @@ def test_a_reader_that_the_stream_overtakes_is_told_so(access, stream):
             reader.read(100, 5)
 
 
+def test_a_reader_whose_messages_are_gone_before_it_asks_for_them_is_told_so(stream):
+    """Nothing of its subject is left that could show it a gap; only the server says that it has looked further."""
+    access = replace(stream.access, timeout=timedelta(seconds=3))
+    stream.update(max_msgs=20)
+    with StreamReader(access, stream.name, [stream.subject("a")], 1) as reader:
+        assert reader.read(1, 0.1) == []
+        publish(stream, "a", [bytes(1_000_000)] * 20, "large")
+        eventually(lambda: delivered(stream) == 16)
+        publish(stream, "b", numbered(20), "other")
+        with pytest.raises(PositionError, match=r"no longer has sequence 17, .* the oldest is 21"):
+            wait_until_complete(reader, 40)
+        assert reader.complete <= 16
+
+
 def test_a_reader_of_a_rare_subject_does_not_mind_that_others_are_trimmed(stream):
     access = replace(stream.access, timeout=timedelta(seconds=1.5))
     stream.update(max_msgs=10)
     publish(stream, "rare", [b"one"], "one")
     with StreamReader(access, stream.name, [stream.subject("rare")], 1) as reader:
         read(reader, 1)
-        for round_ in range(2):
-            publish(stream, "busy", numbered(30), f"busy{round_}")
-            # Long enough for the server to say that it has nothing more, and how far it has looked.
-            assert reader.read(1, 1.2) == []
+        for round_ in range(3):
+            publish(stream, "busy", numbered(10), f"busy{round_}")
+            assert wait_until_complete(reader, 11 + 10 * round_) == []
+        assert stream.info().first_seq == 22
         publish(stream, "rare", [b"two"], "two")
         assert [one.payload for one in reader.read(1, 5)] == [b"two"]
+
+
+def test_a_reader_of_a_rare_subject_that_comes_back_begins_behind_what_was_complete(stream):
+    access = replace(stream.access, timeout=timedelta(seconds=1.5))
+    stream.update(max_msgs=10)
+    publish(stream, "rare", [b"one"], "one")
+    with StreamReader(access, stream.name, [stream.subject("rare")], 1) as reader:
+        read(reader, 1)
+        publish(stream, "busy", numbered(10), "busy")
+        assert wait_until_complete(reader, 11) == []
+    publish(stream, "busy", numbered(5), "more")
+    publish(stream, "rare", [b"two"], "two")
+    with pytest.raises(PositionError, match=r"no longer has sequence 2, .* the oldest is 8"):
+        StreamReader(access, stream.name, [stream.subject("rare")], 2)
+    with StreamReader(access, stream.name, [stream.subject("rare")], reader.complete + 1) as again:
+        assert [one.payload for one in again.read(10, 5)] == [b"two"]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_stream_that_was_thrown_away_whole_since_the_server_last_spoke_may_have_had_ours(stream, start):
+    access = replace(stream.access, timeout=timedelta(seconds=1.5))
+    stream.update(max_msgs=10)
+    publish(stream, "busy", numbered(5), "busy")
+    with StreamReader(access, stream.name, [stream.subject("rare")], start) as reader:
+        assert wait_until_complete(reader, 5) == []
+        publish(stream, "busy", numbered(30), "more")
+        with pytest.raises(PositionError, match=r"no longer has sequence 6, .* the oldest is 26"):
+            wait_until_complete(reader, 35)
+
+
+def test_messages_that_are_not_yet_handed_out_are_not_complete(access, stream):
+    publish(stream, "b", numbered(2), "other")
+    publish(stream, "a", numbered(5))
+    with StreamReader(access, stream.name, [stream.subject("a")], 1) as reader:
+        assert reader.complete == 0
+        eventually(lambda: reader.read(0, 0.1) == [] and reader.complete == 2)
+        assert [one.sequence for one in read(reader, 2)] == [3, 4]
+        assert reader.complete == 4
+        read(reader, 3)
+        assert reader.complete == 7
 
 
 def test_sequences_of_other_subjects_are_no_gap(access, stream):

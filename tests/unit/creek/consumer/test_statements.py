@@ -45,19 +45,12 @@ def test_a_table_that_was_never_begun_has_no_place():
     assert subscription(sequence=None).place is None
 
 
-def test_a_join_knows_transactions_that_a_snapshot_saw():
-    join = Join(SnapshotRead(Snapshot.parse("10:20:12"), Lsn(500)))
-    assert join.holds(11, Lsn(400))
-    assert not join.holds(12, Lsn(400))
-    assert not join.holds(20, Lsn(400))
-    assert not join.holds(11, Lsn(500))
-
-
-def test_without_transactions_a_join_knows_a_position():
-    join = Join(skip_lsn=Lsn(500))
-    assert join.holds(1, Lsn(500))
-    assert not join.holds(1, Lsn(501))
-    assert not Join().holds(1, Lsn(1))
+def test_a_join_ends_where_the_rows_hold_no_message():
+    read = SnapshotRead(Snapshot.parse("10:20:12"), Lsn(500))
+    assert Join(read).end == Lsn(500)
+    assert Join(skip_lsn=Lsn(500)).end == Lsn(501)
+    assert Join(read, Lsn(499)).end == Lsn(500)
+    assert Join().end is None
 
 
 def test_a_subscription_tells_its_join():

@@ -47,14 +47,20 @@ select known.topic,
    for no key update of known;
 
 -- name: move_subscriptions
--- How far some are once the transaction is committed; of one that had nothing to apply, lsn and time stay.
+-- How far some are once the transaction is committed; of one that had nothing to apply, lsn and time stay. Once a change is
+-- applied that came after a snapshot, what says which changes its rows hold is not needed any more: positions of a source that
+-- was restored may begin low again.
 update headwater.subscriptions as known
    set sequence = %(sequence)s,
        begun = moved.begun,
        lsn = coalesce(moved.lsn::pg_lsn, known.lsn),
-       "timestamp" = coalesce(moved.at, known."timestamp")
-  from unnest(%(targets)s::text[], %(begun)s::bigint[], %(lsns)s::text[], %(ats)s::timestamptz[])
-       as moved (target, begun, lsn, at)
+       "timestamp" = coalesce(moved.at, known."timestamp"),
+       snapshot = case when not moved.is_joined then known.snapshot end,
+       until_lsn = case when not moved.is_joined then known.until_lsn end,
+       skip_lsn = case when not moved.is_joined then known.skip_lsn end
+  from unnest(
+           %(targets)s::text[], %(begun)s::bigint[], %(lsns)s::text[], %(ats)s::timestamptz[], %(joined)s::boolean[]
+       ) as moved (target, begun, lsn, at, is_joined)
  where known.target = moved.target;
 
 -- name: place_subscription
@@ -72,13 +78,13 @@ update headwater.subscriptions
 
 -- name: fail_subscription
 -- Why a subscription cannot go on from its place, which is kept: the stream goes on without it. A snapshot, or adding it
--- again, clears it.
+-- again, clears it. What was applied since its place was looked up stays applied.
 update headwater.subscriptions
    set error = %(error)s,
        generation = generation + 1,
        is_behind = true,
-       sequence = %(sequence)s,
-       begun = %(begun)s
+       sequence = greatest(sequence, %(sequence)s::bigint),
+       begun = case when sequence > %(sequence)s::bigint then begun else %(begun)s::bigint end
  where target = %(target)s
    and generation = %(generation)s;
 
@@ -94,15 +100,31 @@ update headwater.subscriptions as known
  where known.target = advanced.target
    and known.generation = advanced.generation;
 
+-- name: part_subscriptions
+-- Those that go on with a stream are read by themselves from now on, each from where it is.
+update headwater.subscriptions as known
+   set is_behind = true,
+       generation = known.generation + 1,
+       sequence = greatest(known.sequence, read.sequence),
+       begun = case when known.sequence >= read.sequence then known.begun else (read.begun ->> known.topic)::bigint end
+  from headwater.streams as read
+ where read.stream = %(stream)s
+   and read.identity = %(identity)s
+   and known.stream = read.stream
+   and known.identity = read.identity
+   and not known.is_behind;
+
 -- name: save_stream
--- A stream is read up to a sequence, and what came is applied.
+-- A stream is read up to a sequence, and what came is applied; the place in one and the same stream never moves back.
 insert into headwater.streams as known (stream, identity, sequence, begun, updated_at)
 values (%(stream)s, %(identity)s, %(sequence)s, %(begun)s::jsonb, now())
     on conflict (stream) do update
    set identity = excluded.identity,
        sequence = excluded.sequence,
        begun = excluded.begun,
-       updated_at = excluded.updated_at;
+       updated_at = excluded.updated_at
+ where known.identity <> excluded.identity
+    or known.sequence <= excluded.sequence;
 
 -- name: find_stream
 -- How far a stream was read, if it is the one that has this name now.
@@ -176,13 +198,3 @@ with ended as (
 )
 select headwater.log_notification(ended.command, coalesce(ended.error, 'ok'))
   from ended;
-
--- name: log_notification
-select headwater.log_notification(%(command)s, %(status)s);
-
--- name: hold_load
--- Only one process loads snapshots into a target at a time; the lock goes with the session.
-select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('headwater creek load ' || %(target)s, 0));
-
--- name: release_load
-select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended('headwater creek load ' || %(target)s, 0));

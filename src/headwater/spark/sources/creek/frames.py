@@ -33,7 +33,8 @@ _EPOCH_MICROS = (POSTGRES_EPOCH - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSEC
 class CreekFrame(Frame):
     """Changes of one table behind one sequence of the stream and up to another.
 
-    The position of a change is its place in the stream; `lsns` has the commit position at the source, of each change.
+    The position of a change is its place in the stream; `lsns` has the commit position at the source, of each change. With a
+    `failure` the table cannot go on, for this reason.
     """
 
     table: TableMapping = field(kw_only=True)
@@ -42,6 +43,7 @@ class CreekFrame(Frame):
     end: Mark = field(kw_only=True)
     lsns: Ints = field(kw_only=True)
     unreadable: tuple[Unreadable, ...] = field(default=(), kw_only=True)
+    failure: str | None = field(default=None, kw_only=True)
 
     def lsns_of(self, messages: Ints) -> Ints:
         """The commit positions of changes, by the numbers of their messages: each has a Begin of its own in front of it."""
@@ -50,7 +52,7 @@ class CreekFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one table, with the schemas that they name, and where they stand."""
+    """Messages of one table, with the schemas that they name, or why there are none, and where they stand."""
 
     table: TableMapping
     generation: int
@@ -58,15 +60,16 @@ class Run:
     end: Mark
     messages: Messages
     schemas: Mapping[bytes, str]
+    failure: str | None = None
 
 
 def frames_of(run: Run, lane: int, lineage: Lineage) -> Iterator[CreekFrame]:
     """The messages as frames, apart where the table is described anew; the last one has what cannot be read."""
-    parts, bad = _decoded(run)
+    parts, bad = _decoded(run) if run.failure is None else ([], [])
     for relation, mine in _by_relation(parts):
         batch, lsns = _batch(relation, mine, run.messages)
         yield _frame(run, lane, lineage, batch, lsns)
-    if bad:
+    if bad or run.failure is not None:
         nothing = Batch(b"", np.zeros(1, np.int64), {}, 0, None)
         yield _frame(run, lane, lineage, nothing, np.zeros(0, np.int64), tuple(bad))
 
@@ -86,6 +89,7 @@ def _frame(  # noqa: PLR0913 - what a frame is made of
         end=run.end,
         lsns=lsns,
         unreadable=unreadable,
+        failure=run.failure,
     )
 
 

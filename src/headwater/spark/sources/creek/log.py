@@ -141,12 +141,18 @@ class MessageLog:
                 self.pass_over()
 
     def pass_over(self) -> None:
-        """If all of ours has come, what others have written since is nothing to us."""
+        """If all of ours has come, what others have written since is nothing to us.
+
+        What the stream has thrown away behind the end may have been ours. The reader, which may have it already, tells: it
+        goes on, or fails.
+        """
         self._passed_at = time.monotonic()
         last = self._watch.info().last_seq
         wanted = max(map(self._watch.last_of, self._subjects))
+        # Asked last: what was there now was there when the subjects were looked at.
+        first = self._watch.info().first_seq
         with self._came:
-            if wanted <= self._end:
+            if wanted <= self._end and first <= self._end + 1:
                 self._end = self._passed = max(self._end, last)
 
     def bound(self, max_bytes: int, max_rows: int | None, until: int | None = None) -> Mark:
@@ -207,9 +213,11 @@ class MessageLog:
             with closing(self._reader()) as reader:
                 while self._has_room():
                     received = reader.read(_READ_MESSAGES, _PATIENCE_SECONDS)
-                    if received:
-                        with self._came:
+                    with self._came:
+                        if received:
                             self._add(received)
+                        if received or reader.complete > self._end:
+                            self._end = max(self._end, reader.complete)
                             self._came.notify_all()
         except HeadwaterError as exc:
             self._fail(exc)

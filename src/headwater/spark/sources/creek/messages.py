@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-# Behind the two bytes that begin each message.
-_FINGERPRINT_AT = 2
+# The two bytes that begin each message; its fingerprint is behind them.
+_MAGIC = np.frombuffer(b"\xc3\x01", np.uint8)
+_FINGERPRINT_AT = len(_MAGIC)
 _FINGERPRINT_BYTES = 8
 LEAST_BYTES = _FINGERPRINT_AT + _FINGERPRINT_BYTES
 
@@ -73,12 +74,14 @@ class Messages:
 
     @property
     def fingerprints(self) -> npt.NDArray[np.bytes_]:
-        """The fingerprint of each message's schema; all zero for a message that is too short to have one."""
+        """The fingerprint of each message's schema; all zero for one that is too short, or none of Creek's."""
         starts = self.bounds[:-1]
         found = np.zeros(len(self), f"S{_FINGERPRINT_BYTES}").view(np.uint8).reshape(len(self), _FINGERPRINT_BYTES)
         is_long = np.flatnonzero(self.bounds[1:] - starts >= LEAST_BYTES)
         raw = np.frombuffer(self.data, np.uint8)
-        found[is_long] = raw[starts[is_long, None] + np.arange(_FINGERPRINT_AT, LEAST_BYTES)]
+        heads = raw[starts[is_long, None] + np.arange(LEAST_BYTES)]
+        is_ours = (heads[:, :_FINGERPRINT_AT] == _MAGIC).all(axis=1)
+        found[is_long[is_ours]] = heads[is_ours, _FINGERPRINT_AT:]
         # Numpy's texts end at their last byte that is not zero, so these are compared as they are, and written out as bytes.
         return found.reshape(-1).view(f"V{_FINGERPRINT_BYTES}")
 

@@ -27,7 +27,10 @@ _ACCESS = {
     "tlsCa": "tls_ca",
     "tlsCert": "tls_cert",
     "tlsKey": "tls_key",
+    "tlsFirst": "is_tls_first",
+    "inboxPrefix": "inbox_prefix",
 }
+_YES_OR_NO = {"true": True, "false": False}
 _OTHERS = (
     "timeoutSeconds",
     "namespace",
@@ -117,7 +120,7 @@ def access_options(access: NatsAccess) -> dict[str, str]:
     """The options that name a server as `access` does."""
     given = {option: getattr(access, name) for option, name in _ACCESS.items()}
     return {
-        **{option: value for option, value in given.items() if value is not None},
+        **{option: _written(value) for option, value in given.items() if value is not None},
         "timeoutSeconds": str(max(1, round(access.timeout.total_seconds()))),
     }
 
@@ -125,7 +128,13 @@ def access_options(access: NatsAccess) -> dict[str, str]:
 def _access(options: Mapping[str, str]) -> NatsAccess:
     seconds = _number("timeoutSeconds", options.get("timeoutSeconds", "30"), 1)
     given: dict[str, Any] = {name: options[option] for option, name in _ACCESS.items() if option in options}
+    if "tlsFirst" in options:
+        given["is_tls_first"] = _yes_or_no("tlsFirst", options["tlsFirst"])
     return NatsAccess(timeout=timedelta(seconds=seconds), **given)
+
+
+def _written(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
 
 
 def _stream(tables: Sequence[TableMapping], namespace: str, generation: Generation) -> str:
@@ -154,6 +163,12 @@ def _choice(kind: type[Choice], name: str, text: str) -> Choice:
         return kind(text)
     except ValueError as exc:
         raise SettingsError(f"option `{name}` is {text!r}, and has to be one of {', '.join(kind)}") from exc
+
+
+def _yes_or_no(name: str, text: str) -> bool:
+    if text.lower() not in _YES_OR_NO:
+        raise SettingsError(f"option `{name}` is {text!r}, and has to be true or false")
+    return _YES_OR_NO[text.lower()]
 
 
 def _number(name: str, text: str, least: int, most: int | None = None) -> int:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 from pyspark.sql.types import StructType
 
 from headwater.creek.consumer.mapping import TableMapping
-from headwater.errors import MessageError, SettingsError
+from headwater.errors import BrokerUnavailable, MessageError, NoSchema, SettingsError
 from headwater.model import Lineage
 from headwater.spark.frame import pack
 from headwater.spark.settings import MIB
@@ -286,8 +286,15 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             names = self._options.names(table.topic.database)
             fingerprints = [one.tobytes() for one in np.unique(mine.fingerprints)]
-            schemas = self._schemas.of(names, table.topic, filter(any, fingerprints))
-            found.append(Run(table, generation, step.start, self._own(step.end, table), mine, schemas))
+            schemas, failure = {}, None
+            try:
+                schemas = self._schemas.of(names, table.topic, filter(any, fingerprints))
+            except NoSchema as error:
+                if self._options.subscriptions_url is None:
+                    raise BrokerUnavailable(str(error)) from error
+                # The consumer leaves this table where it is, and goes on with the others.
+                failure = str(error)
+            found.append(Run(table, generation, step.start, self._own(step.end, table), mine, schemas, failure))
         return found
 
     def _refreshed(self, offset: Offset) -> Offset:
