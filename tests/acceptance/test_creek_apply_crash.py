@@ -176,7 +176,7 @@ def answering(access: NatsAccess, source: Source) -> Iterator[None]:
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(query)  # type: ignore[arg-type]
+        cursor = connection.execute(query)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -706,7 +706,7 @@ class Story:
             # In the midst of a batch: it was applied, and nobody has said so.
             found = drive.plan()
             if found is not None:
-                drive.sink._move_on = lambda end: None  # type: ignore[method-assign]  # noqa: ARG005 - its name
+                drive.sink._move_on = lambda end: None  # type: ignore[method-assign]
                 drive.deliver(*found)
         drive = drive.restart()
         self.shop.drives.append(drive)

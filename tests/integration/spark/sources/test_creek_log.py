@@ -1,4 +1,4 @@
-"""What a stream throws away while the planner reads it: an error if it may have been a table's, and nothing if it was not."""
+"""What a stream throws away while the planner reads it: an error if it may have been a table's, nothing if it was not."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def stream(nats) -> Iterator[Stream]:
-    with fresh_stream(NatsAccess(url=nats.url, timeout=timedelta(seconds=3))) as made:
+    with fresh_stream(NatsAccess(url=nats.url, timeout=timedelta(seconds=2))) as made:
         yield made
 
 

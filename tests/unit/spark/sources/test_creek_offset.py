@@ -68,9 +68,14 @@ def test_options_name_server_tables_and_shape():
 
 
 def test_the_options_of_a_server_are_those_that_name_it():
-    access = NatsAccess(url="nats://host:4222", creds_file="/some/file", tls_ca="/ca")
+    access = NatsAccess(
+        url="nats://host:4222", creds_file="/some/file", tls_ca="/ca", is_tls_first=True, inbox_prefix="_INBOX_me"
+    )
     given = {**access_options(access), "tables": "a.b.c"}
+    assert all(isinstance(value, str) for value in given.values())
     assert parse_options(given).access == access
+    plain = NatsAccess(url="nats://host:4222")
+    assert parse_options({**access_options(plain), "tables": "a.b.c"}).access == plain
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,7 @@ def test_the_options_of_a_server_are_those_that_name_it():
         ({"url": "nats://h:1", "tables": "orders"}, "no mapping of a table"),
         ({"url": "nats://h:1", "tables": "a.b.c", "start": "now"}, "has to be one of earliest, latest"),
         ({"url": "nats://h:1", "tables": "a.b.c", "lanes": "0"}, "between 1 and 256"),
+        ({"url": "nats://h:1", "tables": "a.b.c", "tlsFirst": "perhaps"}, "has to be true or false"),
         ({"url": "nats://h:1", "tables": "a.b.c,d.e.f", "generation": "2"}, "in one stream"),
     ],
 )
