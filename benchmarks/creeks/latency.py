@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.creeks import statements
 from benchmarks.creeks.producer import producing, wait_until
@@ -55,41 +55,50 @@ def measure(quick: bool, output: Output) -> list[Bar]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """When each row was handed out, by its id."""
+class Follower:
+    """A client that follows the table and notes when each row was handed out, by its id."""
 
-    times: dict[object, float] = field(default_factory=dict)
+    def __init__(self, client: creek.Client, run: Run) -> None:
+        self.times: dict[object, float] = {}
+        self._run, self._task = run, asyncio.create_task(self._follow(client))
 
-    async def follow(self, client: creek.Client) -> None:
-        async for change in client.stream_wal(DATABASE, TABLE):
-            if change.after is not None:
-                self.times[change.after["id"]] = time.perf_counter()
-
-    async def wait_for(self, id: int, run: Run) -> None:
+    async def wait_for(self, id: int) -> None:
         """The client gives rows in the order of their commits, so all before it are there, too."""
-        await asyncio.to_thread(wait_until, lambda: id in self.times, f"row {id} at the client", run)
+        await asyncio.to_thread(wait_until, lambda: self._task.done() or id in self.times, f"row {id}", self._run)
+        if self._task.done():
+            # It has no end but an error.
+            self._task.result()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _follow(self, client: creek.Client) -> None:
+        async with client.stream_wal(DATABASE, TABLE) as changes:
+            async for change in changes:
+                if change.after is not None:
+                    self.times[change.after["id"]] = time.perf_counter()
 
 
 async def latencies_of(stage: Stage, names: Names, run: Run, sizes: Sizes) -> list[float]:
     """How long after its commit each row was handed out, without those of the start."""
-    console, writer, seen = stage.bench.console, stage.bench.connection, Seen()
+    console, writer = stage.bench.console, stage.bench.connection
     with console.status("starting the producer"), closing(stage.link()) as link:
         wait_until(lambda: stream_info(link, names.stream(Kind.WAL)) is not None, "its stream", run)
     async with creek.connect(stage.access, names.root) as client:
-        following = asyncio.create_task(seen.follow(client))
+        follower = Follower(client, run)
         execute_sync(writer, statements.write_order(1))
-        await seen.wait_for(1, run)
+        await follower.wait_for(1)
         with console.status(f"warming up for {sizes.warm_up_seconds} s"):
             warm = await asyncio.to_thread(write_steadily, writer, 2, sizes.warm_up_seconds)
-            await seen.wait_for(1 + len(warm), run)
+            await follower.wait_for(1 + len(warm))
         with console.status(f"{ROWS_PER_SECOND} rows a second for {sizes.seconds} s"):
             first, began = 2 + len(warm), time.perf_counter()
             committed = await asyncio.to_thread(write_steadily, writer, first, sizes.seconds)
             stage.bench.figures["client_latency_rows_per_s"] = round(len(committed) / (time.perf_counter() - began), 1)
-            await seen.wait_for(first + len(committed) - 1, run)
-        following.cancel()
-    return latencies(committed, first, seen.times)
+            await follower.wait_for(first + len(committed) - 1)
+        await follower.stop()
+    return latencies(committed, first, follower.times)
 
 
 def latencies(committed: Sequence[float], first: int, seen: Mapping[object, float]) -> list[float]:

@@ -47,7 +47,7 @@ def on_spark(spark, monkeypatch):
     """Commands run on the session that tests share."""
 
     @contextmanager
-    def session(settings: Any) -> Iterator[Any]:
+    def session(settings):
         from headwater.spark.creek_apply.sink import prepare_target
 
         prepare_target(settings.url)
@@ -140,6 +140,14 @@ def test_tables_are_made_from_their_schemas(apply, feed, database):
     assert "no schema of table shop.public.quiet" in err
 
 
+def test_snapshots_are_listed_of_a_mapping_whose_names_are_quoted(apply, feed):
+    odd = relation(101, "a:b.c", [("id", INT4, -1, True)])
+    topic = feed.snapshot(odd, [["1"]], suffix="20230830120102_123456_ab12", lsn=5)
+    for table in ('shop.public."a:b.c"', 'shop.public."a:b.c":copy.orders', '"shop".public."a:b.c":"copy"."x:y"'):
+        code, out, _ = apply("list-snapshots", "--json", table)
+        assert (code, [one["name"] for one in json.loads(out)]) == (0, [topic])
+
+
 def test_snapshots_are_listed(apply, feed):
     topic = feed.snapshot(ORDERS, [["1", "2"], ["a", "b"]], suffix="20230830120102_123456_ab12", lsn=5)
     code, out, _ = apply("list-snapshots", "--json", "shop.public.orders")
@@ -155,7 +163,7 @@ def test_a_table_is_made_loaded_and_followed(apply, on_spark, feed, database):
     assert apply("create-schemas", MAPPING)[0] == 0
     assert apply("add-tables", MAPPING)[0] == 0
 
-    def answer(_request: object) -> str:
+    def answer(_request):
         topic = feed.snapshot(
             ORDERS, [["1", "2"], ["b", "c"]], suffix="20240101000000_000000_aaaa", lsn=2000, snapshot="13:13:", until=2000
         )

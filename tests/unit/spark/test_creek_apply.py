@@ -10,7 +10,6 @@ from headwater.creek.consumer.mapping import TableMapping
 from headwater.errors import SettingsError
 from headwater.spark.creek_apply.counts import Counts
 from headwater.spark.creek_apply.metrics import MetricsServer, render
-from headwater.spark.creek_apply.snapshot import header_in
 from headwater.spark.monitor.creek import LogCounter
 from headwater.spark.sinks.sink import Written
 from headwater.spark.sources.creek.offset import Mark, Step
@@ -51,9 +50,3 @@ def test_metrics_are_answered_on_a_port(counts):
             urllib.request.urlopen(f"{place}/nothing")
         with pytest.raises(SettingsError, match="--prometheus-port"):
             MetricsServer(server.port, counts, LogCounter())
-
-
-def test_headers_are_found_whatever_their_case():
-    headers = b"NATS/1.0\r\nNats-Msg-Id: x\r\nheadwater-until: 0/1F \r\n\r\n"
-    assert header_in(headers, "Until") == "0/1F"
-    assert header_in(headers, "Snapshot") is None

@@ -167,7 +167,7 @@ class ApplySink:
 
         self._within(fail)
 
-    def _within(self, work: Callable[[Connection], None]) -> None:
+    def _within(self, work: Callable[[Connection], object]) -> None:
         """Do something in a transaction of its own, in which no later run can take over; raises SinkFenced if one has."""
 
         def attempt() -> None:

@@ -44,7 +44,7 @@ def wait_until_complete(reader: StreamReader, sequence: int) -> list[Received]:
 def delivered(stream: Stream) -> int:
     """The last message that the server has sent to the one consumer."""
     (name,) = consumers(stream)
-    return stream.call(f"CONSUMER.INFO.{stream.name}.{name}")["delivered"]["stream_seq"]
+    return int(stream.call(f"CONSUMER.INFO.{stream.name}.{name}")["delivered"]["stream_seq"])
 
 
 def consumers(stream: Stream) -> list[str]:

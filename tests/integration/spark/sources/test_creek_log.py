@@ -42,7 +42,7 @@ def publish(stream: Stream, token: str, bodies: list[bytes], prefix: str) -> Non
 
 def delivered(stream: Stream) -> int:
     (name,) = stream.call(f"CONSUMER.NAMES.{stream.name}")["consumers"]
-    return stream.call(f"CONSUMER.INFO.{stream.name}.{name}")["delivered"]["stream_seq"]
+    return int(stream.call(f"CONSUMER.INFO.{stream.name}.{name}")["delivered"]["stream_seq"])
 
 
 def test_messages_that_are_gone_before_they_were_read_are_not_passed_over(stream, watch):

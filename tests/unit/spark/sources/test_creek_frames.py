@@ -121,6 +121,14 @@ def test_every_type_comes_out_as_the_server_wrote_it(generation):
     assert (frame.table.target.schema, frame.table.target.table) == ("copy", "things")
 
 
+def test_what_does_not_begin_as_a_message_has_no_fingerprint():
+    ours = b"\xc3\x01" + bytes(range(1, 9))
+    bodies = [b'{"before":null,"after":{"id":1}}', ours, b"short", b"", ours + b"more", b"\xc3\x02" + ours]
+    found = Messages.of(bodies, range(1, 7), [0] * 6, {}).fingerprints
+    none = bytes(8)
+    assert [one.tobytes() for one in found] == [none, ours[2:], none, none, ours[2:], none]
+
+
 def _refuse(*_given: object) -> None:
     raise Odd
 
