@@ -28,12 +28,12 @@ def _table(name: str, state: str = "wanted", *, done: int = 0, total: int = 4, a
 
 
 def _shown(*looks: list[PipelineTable]) -> str:
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    with LoadingView(console) as view:
+    written = io.StringIO()
+    with LoadingView(Console(file=written, force_terminal=True, width=120, color_system=None)) as view:
         for tables in looks:
             view.show(tables)
             view._progress.refresh()
-        return console.file.getvalue()  # type: ignore[attr-defined] # it is a StringIO
+        return written.getvalue()
 
 
 def test_a_table_that_is_read_has_a_bar_with_rows_and_an_estimate():

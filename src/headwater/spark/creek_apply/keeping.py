@@ -1,8 +1,9 @@
 """Sees to it that every subscription can go on: gives new ones a place in their stream, and says why others are lost."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
+from functools import partial
 
 from headwater.brokers.nats.streams import StreamInfo
 from headwater.capture.tables import Reading, TableStore
@@ -21,7 +22,7 @@ from headwater.creek.names import Kind
 from headwater.errors import PositionError
 from headwater.model import Lsn
 from headwater.postgres.connect import Connection
-from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.postgres.statements import Statement, execute_sync, fetch_sync
 from headwater.spark.creek_apply.settings import PIPELINE, ApplySettings, Mode
 from headwater.spark.sinks.postgres.positions import hold
 from headwater.spark.sinks.postgres.target import read_targets
@@ -68,14 +69,12 @@ def keep(
         except PositionError as error:
             waiting.append(str(error))
             continue
-        with connection.transaction():
-            hold(connection, settings.address(), epoch, [], [])
-            can_go_on = _keep_stream(connection, stream, info, some)
-            # Whoever reads the stream now has a place of its own in it, and fails by itself if that is lost.
-            if stream not in running:
-                _keep_place(connection, stream, info)
-        if can_go_on:
+        write = partial(_write, settings, connection, epoch)
+        if _keep_stream(connection, write, stream, info, some):
             streams.append(stream)
+        # Whoever reads the stream now has a place of its own in it, and fails by itself if that is lost.
+        if stream not in running:
+            _keep_place(connection, write, stream, info)
     return streams, waiting
 
 
@@ -93,7 +92,17 @@ def _ask_for_doubtful(settings: ApplySettings, connection: Connection, found: li
                 store.save_loaded(Reading("", [name], [table.request], [None], "", Lsn(0)))
 
 
-def _keep_stream(connection: Connection, stream: str, info: StreamInfo, found: list[Subscription]) -> bool:
+def _write(settings: ApplySettings, connection: Connection, epoch: int, *wanted: Statement[object]) -> None:
+    """Do something in one transaction, in which no later run can take over."""
+    with connection.transaction():
+        hold(connection, settings.address(), epoch, [], [])
+        for statement in wanted:
+            execute_sync(connection, statement)
+
+
+def _keep_stream(
+    connection: Connection, write: Callable[..., None], stream: str, info: StreamInfo, found: list[Subscription]
+) -> bool:
     """Whether any of a stream's subscriptions can go on."""
     targets = read_targets(connection, [one.mapping.target.name for one in found])
     good = 0
@@ -106,12 +115,12 @@ def _keep_stream(connection: Connection, stream: str, info: StreamInfo, found: l
             )
         if reason is not None:
             _log.error("table %s: left where it is: %s", one.target, reason)
-            execute_sync(connection, fail_subscription(one, reason))
+            write(fail_subscription(one, reason))
             continue
         good += 1
         if one.place is None:
             beginning = Place(stream, identity_of(info), max(0, info.first_seq - 1))
-            execute_sync(connection, place_subscription(one.target, beginning))
+            write(place_subscription(one.target, beginning))
     return good > 0
 
 
@@ -136,7 +145,7 @@ def _why_lost(one: Subscription, stream: str, info: StreamInfo) -> str | None:
     return None
 
 
-def _keep_place(connection: Connection, stream: str, info: StreamInfo) -> None:
+def _keep_place(connection: Connection, write: Callable[..., None], stream: str, info: StreamInfo) -> None:
     """If the stream has lost what comes next, go on at its end.
 
     Each table that missed it is left where it was. One that is further on, and misses nothing, is read by itself from there.
@@ -144,5 +153,4 @@ def _keep_place(connection: Connection, stream: str, info: StreamInfo) -> None:
     identity = identity_of(info)
     known = fetch_sync(connection, find_stream(stream, identity))
     if known and min([known[0].sequence + 1, *known[0].begun.values()]) < info.first_seq:
-        execute_sync(connection, part_subscriptions(stream, identity))
-        execute_sync(connection, save_stream(Place(stream, identity, info.last_seq)))
+        write(part_subscriptions(stream, identity), save_stream(Place(stream, identity, info.last_seq)))
