@@ -18,7 +18,7 @@ from headwater.creek.consumer.statements import Place, save_stream
 from headwater.creek.framing import frame
 from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats
-from headwater.errors import PositionError, SettingsError, SinkError, SinkFenced, SnapshotFailed
+from headwater.errors import PositionError, SettingsError, SinkError, SinkFenced, SinkUnavailable, SnapshotFailed
 from headwater.model import UNCHANGED
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import execute_sync
@@ -431,9 +431,9 @@ def test_a_run_that_was_taken_over_from_says_nothing_of_places_any_more(shop):
 def test_the_place_in_a_stream_does_not_move_back(shop):
     with connect_sync(shop.url) as connection:
         for place in (Place("s", "one", 5, {"t": 4}), Place("s", "one", 3)):
-            execute_sync(connection, save_stream(place))
+            execute_sync(connection, save_stream(0, place))
         assert shop.sql("select identity, sequence, begun from _creek_consumer.streams") == [("one", 5, {"t": 4})]
-        execute_sync(connection, save_stream(Place("s", "two", 1)))
+        execute_sync(connection, save_stream(0, Place("s", "two", 1)))
     assert shop.sql("select identity, sequence, begun from _creek_consumer.streams") == [("two", 1, {})]
 
 
@@ -605,6 +605,32 @@ def test_two_targets_may_follow_one_table(shop):
     shop.change(ORDERS, insert(100, ["1", "a"]))
     shop.drive().catch_up()
     assert shop.rows() == shop.rows("copy.items") == [(1, "a")]
+
+
+@pytest.mark.parametrize("table", ["orders", "items"])
+def test_a_target_that_was_set_back_is_gone_on_with_from_there(shop, table):
+    """A standby that lagged is promoted: what it lacks is applied again, also if the next batch has nothing of the table."""
+    shop.follow(str(MAPPING), "shop.public.items:copy.items")
+    shop.change(ORDERS, insert(100, ["1", "a"]), ITEMS)
+    drive = shop.drive()
+    drive.catch_up()
+    shop.change(insert(100, ["2", "b"]))
+    drive.catch_up()
+    for name in ("subscriptions", "streams"):
+        shop.sql(f"create table saved_{name} as table _creek_consumer.{name}")
+    shop.change(insert(100, ["3", "c"]))
+    drive.catch_up()
+    shop.sql("delete from copy.orders where id = 3")
+    for name in ("subscriptions", "streams"):
+        shop.sql(f"delete from _creek_consumer.{name}")  # noqa: S608 - a name in a test
+        shop.sql(f"insert into _creek_consumer.{name} table saved_{name}")
+    shop.change(insert(100, ["4", "d"]) if table == "orders" else insert(101, ["4", "d"]))
+    with pytest.raises(SinkUnavailable, match="gone on with from there"):
+        drive.catch_up()
+    drive = drive.restart()
+    shop.drives.append(drive)
+    drive.catch_up()
+    assert [id_ for id_, _ in shop.rows()] == ([1, 2, 3, 4] if table == "orders" else [1, 2, 3])
 
 
 @pytest.mark.parametrize("seed", range(6))

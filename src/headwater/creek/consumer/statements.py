@@ -168,14 +168,15 @@ def fail_subscription(one: Subscription, error: str) -> Statement[object]:
 
 
 def advance_subscriptions(
-    advanced: Sequence[tuple[TableMapping, int]], place: Place, *, is_settled: bool
-) -> Statement[object]:
-    """Tables with their generations."""
+    advanced: Sequence[tuple[TableMapping, int]], start: int, place: Place, *, is_settled: bool
+) -> Statement[str]:
+    """Tables with their generations, which were at `start`; the rows are the targets of those that were not."""
     return SQL["advance_subscriptions"].bind(
-        object,
+        str,
         targets=[str(table.target) for table, _ in advanced],
         generations=[generation for _, generation in advanced],
         begun=[place.begun.get(str(table.topic)) for table, _ in advanced],
+        start=start,
         sequence=place.sequence,
         is_settled=is_settled,
     )
@@ -185,10 +186,17 @@ def part_subscriptions(stream: str, identity: str) -> Statement[object]:
     return SQL["part_subscriptions"].bind(object, stream=stream, identity=identity)
 
 
-def save_stream(place: Place) -> Statement[object]:
+def save_stream(start: int, place: Place, *, is_known: bool = False) -> Statement[str]:
+    """A stream that was at `start`; there is a row if it was not, or if it `is_known` to have been somewhere and was not."""
     begun = json.dumps(dict(place.begun))
     return SQL["save_stream"].bind(
-        object, stream=place.stream, identity=place.identity, sequence=place.sequence, begun=begun
+        str,
+        stream=place.stream,
+        identity=place.identity,
+        start=start,
+        sequence=place.sequence,
+        begun=begun,
+        is_known=is_known,
     )
 
 

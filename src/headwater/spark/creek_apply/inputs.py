@@ -9,16 +9,18 @@ from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import numpy as np
 
 from headwater.creek.consumer.mapping import Target
 from headwater.creek.consumer.statements import Join, Moved, Subscription, hold_subscriptions, move_subscriptions
-from headwater.errors import SinkError
+from headwater.errors import SinkUnavailable
 from headwater.model import Lsn, Position
 from headwater.postgres.connect import Connection
 from headwater.postgres.replication.columnar import Group
 from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.spark.creek_apply.settings import SINK
 from headwater.spark.frame import Frame
 from headwater.spark.letters import Letter
 from headwater.spark.sinks.postgres.lane import Inputs
@@ -32,6 +34,8 @@ from headwater.spark.sources.creek.frames import CreekFrame
 from headwater.spark.sources.creek.messages import Ints
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A standby that lagged has taken its place, or a backup: what is there says where to begin again.
+SET_BACK: Final = "the target has less of stream {stream} than it had; it is gone on with from there"
 # The operation of a message that cannot be read is not known.
 _UNKNOWN_OP = "?"
 
@@ -43,16 +47,12 @@ class Subscribed(LanePosition):
     subscription: Subscription = field()
 
     def is_at(self, frame: CreekFrame) -> bool:
-        """Whether a frame goes on where the table is, or before; raises SinkError if there is a gap that nobody made."""
+        """Whether a frame goes on where the table is, or before; raises SinkUnavailable if the table was set back."""
         one, place = self.subscription, self.subscription.place
         if not one.is_active or one.error is not None or one.generation != frame.generation or place is None:
             return False
         if place.sequence < frame.start.sequence:
-            raise SinkError(
-                "creek",
-                f"table {one.target} is at {place.sequence} of stream {one.stream}, and was at {frame.start.sequence} "
-                "before: the target was restored, or written to by others; start again",
-            )
+            raise SinkUnavailable(SINK, SET_BACK.format(stream=one.stream))
         return True
 
 

@@ -153,4 +153,5 @@ def _keep_place(connection: Connection, write: Callable[..., None], stream: str,
     identity = identity_of(info)
     known = fetch_sync(connection, find_stream(stream, identity))
     if known and min([known[0].sequence + 1, *known[0].begun.values()]) < info.first_seq:
-        write(part_subscriptions(stream, identity), save_stream(Place(stream, identity, info.last_seq)))
+        place = Place(stream, identity, info.last_seq)
+        write(part_subscriptions(stream, identity), save_stream(known[0].sequence, place))

@@ -24,7 +24,7 @@ from headwater.model import Lsn, Position
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import execute_sync, fetch_sync
-from headwater.spark.creek_apply.inputs import CreekFrames, SubscriptionLedger
+from headwater.spark.creek_apply.inputs import SET_BACK, CreekFrames, SubscriptionLedger
 from headwater.spark.creek_apply.settings import ApplySettings
 from headwater.spark.creek_apply.snapshot import load_sink
 from headwater.spark.frame import unpack
@@ -91,6 +91,8 @@ class ApplySink:
         # Several streams may be delivered at a time, and share the session for what the driver does.
         self._lock = Lock()
         self._epoch = 0
+        # The streams whose places this run has written down.
+        self._known: set[tuple[str, str]] = set()
         # Whether there may be letters that wait; a write that made some sets it.
         self._may_have_letters = True
 
@@ -108,6 +110,7 @@ class ApplySink:
                 return fetch_sync(connection, take_epoch(self._address.pipeline, self._address.sink))[0]
 
         self._epoch = patiently(self._address, self._session, take)
+        self._known = set()
         self._may_have_letters = True
 
     def write(self, batch: DataFrame, end: Offset) -> Written:
@@ -193,11 +196,19 @@ class ApplySink:
         topics = {self._settings.subject(table.topic): str(table.topic) for table, _ in step.tables}
         begun = {topics[subject]: first for subject, first in step.end.begun.items() if subject in topics}
         place = Place(end.stream, end.identity, step.end.sequence, begun)
+        start, here = step.start.sequence, (place.stream, place.identity)
         if step.is_behind:
-            statement = advance_subscriptions(step.tables, place, is_settled=step.settles)
+            statement = advance_subscriptions(step.tables, start, place, is_settled=step.settles)
         else:
-            statement = save_stream(place)
-        self._within(lambda connection: execute_sync(connection, statement))
+            statement = save_stream(start, place, is_known=here in self._known)
+
+        def save(connection: Connection) -> None:
+            if fetch_sync(connection, statement):
+                raise SinkUnavailable(self._address.sink, SET_BACK.format(stream=place.stream))
+
+        self._within(save)
+        if not step.is_behind:
+            self._known.add(here)
 
     def _open_letters(self, end: Offset) -> tuple[OpenLetter, ...]:
         """Letters that wait, also those of rows that came with a snapshot."""

@@ -90,15 +90,24 @@ update headwater.subscriptions
 
 -- name: advance_subscriptions
 -- Tables that are read by themselves are at a sequence, unless they have begun anew meanwhile; with `is_settled` they have
--- come to where the others of their stream are.
-update headwater.subscriptions as known
-   set is_behind = not %(is_settled)s,
-       sequence = greatest(known.sequence, %(sequence)s),
-       begun = case when known.sequence > %(sequence)s then known.begun else advanced.begun end
-  from unnest(%(targets)s::text[], %(generations)s::bigint[], %(begun)s::bigint[])
-       as advanced (target, generation, begun)
- where known.target = advanced.target
-   and known.generation = advanced.generation;
+-- come to where the others of their stream are. The rows are those that are not even where they were before.
+with advanced as (
+    select target, generation, begun
+      from unnest(%(targets)s::text[], %(generations)s::bigint[], %(begun)s::bigint[]) as listed (target, generation, begun)
+),
+moved as (
+    update headwater.subscriptions as known
+       set is_behind = not %(is_settled)s,
+           sequence = greatest(known.sequence, %(sequence)s),
+           begun = case when known.sequence > %(sequence)s then known.begun else advanced.begun end
+      from advanced
+     where known.target = advanced.target
+       and known.generation = advanced.generation
+)
+select known.target
+  from headwater.subscriptions as known
+  join advanced on advanced.target = known.target and advanced.generation = known.generation
+ where known.sequence < %(start)s;
 
 -- name: part_subscriptions
 -- Those that go on with a stream are read by themselves from now on, each from where it is.
@@ -115,16 +124,28 @@ update headwater.subscriptions as known
    and not known.is_behind;
 
 -- name: save_stream
--- A stream is read up to a sequence, and what came is applied; the place in one and the same stream never moves back.
-insert into headwater.streams as known (stream, identity, sequence, begun, updated_at)
-values (%(stream)s, %(identity)s, %(sequence)s, %(begun)s::jsonb, now())
-    on conflict (stream) do update
-   set identity = excluded.identity,
-       sequence = excluded.sequence,
-       begun = excluded.begun,
-       updated_at = excluded.updated_at
- where known.identity <> excluded.identity
-    or known.sequence <= excluded.sequence;
+-- A stream is read up to a sequence, and what came is applied; the place in one and the same stream never moves back. There
+-- is a row if it is not even where it was before, or was written down before and is not there.
+with saved as (
+    insert into headwater.streams as known (stream, identity, sequence, begun, updated_at)
+    values (%(stream)s, %(identity)s, %(sequence)s, %(begun)s::jsonb, now())
+        on conflict (stream) do update
+       set identity = excluded.identity,
+           sequence = excluded.sequence,
+           begun = excluded.begun,
+           updated_at = excluded.updated_at
+     where known.identity <> excluded.identity
+        or known.sequence <= excluded.sequence
+)
+select %(stream)s::text
+ where exists (
+           select
+             from headwater.streams as before
+            where before.stream = %(stream)s
+              and before.identity = %(identity)s
+              and before.sequence < %(start)s
+       )
+    or (%(is_known)s and not exists (select from headwater.streams as before where before.stream = %(stream)s));
 
 -- name: find_stream
 -- How far a stream was read, if it is the one that has this name now.
