@@ -186,3 +186,38 @@ def test_a_table_is_made_loaded_and_followed(apply, on_spark, feed, database):
     assert rows(database, "select status from _creek_consumer._notification_log where command like 'APPLY_SNAP%'") == [
         ("ok",)
     ]
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_table_that_was_left_is_tried_again_at_the_next_start_and_its_state_is_the_exit_code(
+    apply, on_spark, feed, database
+):
+    feed.transaction(1000, [ORDERS, insert(100, ["1", "a"])], xid=10)
+    assert apply("add-tables", MAPPING)[0] == 0
+
+    code, _, err = apply("serve", "--once")
+    assert (code, "1 of the tables are left where they are: copy.orders: table copy.orders is missing" in err) == (1, True)
+    assert apply("create-schemas", MAPPING)[0] == 0
+
+    assert apply("serve", "--once") == (0, "", "")
+    assert rows(database, "select * from copy.orders") == [(1, "a")]
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_snapshot_that_fails_keeps_no_other_from_being_loaded(apply, on_spark, feed, database):
+    feed.transaction(1000, [ORDERS, insert(100, ["1", "a"])], xid=10)
+    rows(database, "create schema copy")
+    rows(database, "create table copy.wrong (other int primary key)")
+    assert apply("create-schemas", MAPPING)[0] == 0
+    suffixes = iter(["20240101000000_000000_aaaa", "20240101000001_000000_bbbb"])
+
+    def answer(_request):
+        return feed.snapshot(ORDERS, [["1"], ["b"]], suffix=next(suffixes), lsn=2000, snapshot="13:13:", until=2000)
+
+    with Answers(feed.access, feed.names.snapshot_requests[0], answer):
+        code, out, err = apply("snapshot", "shop.public.orders:copy.wrong", MAPPING)
+
+    assert (code, out) == (1, "copy.orders: 1 rows loaded\n")
+    assert err.startswith("error: copy.wrong: ")

@@ -1,6 +1,7 @@
 """`headwater creek produce` as a program: from Creek's environment alone, in the place of a Creek producer."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -207,6 +208,18 @@ def test_what_is_wrong_is_said_of_its_variable_before_anything_is_made(environ, 
     assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (2, True), done.stderr
     assert source.execute("select count(*) from pg_publication").fetchall() == [(0,)]
     source.execute("insert into keyless values (1); update keyless set id = 2")
+
+
+def test_a_login_that_nats_refuses_is_said_before_a_slot_is_made(environ, source):
+    wrong = re.sub(r"//[^@]*@", "//headwater:wrong@", environ["NATS_URI"])
+
+    done = produce(environ | {"PG_TABLES": "public.other", "NATS_URI": wrong})
+
+    assert (done.returncode, done.stderr.startswith("error: NATS_URI: the NATS server at ")) == (2, True), done.stderr
+    assert "wrong" not in done.stderr
+    assert source.execute("select count(*) from pg_replication_slots where database = current_database()").fetchall() == [
+        (0,)
+    ]
 
 
 def test_a_port_that_is_taken_is_said_of_its_variable(environ, source):

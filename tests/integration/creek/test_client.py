@@ -283,7 +283,7 @@ async def test_a_snapshot_with_fewer_rows_than_its_end_says_is_an_error(shop, cl
 async def test_a_snapshot_that_is_refused_tells_why(shop, client):
     reason = "table public.orders is not in the publication"
     await shop.answer(shop.names.snapshot_requests, reason.encode(), {"Headwater-Error": reason})
-    with pytest.raises(SnapshotFailed, match=f"no snapshot of public.orders in database 'shop': {reason}"):
+    with pytest.raises(SnapshotFailed, match=f"database 'shop' gives no snapshot of public.orders: {reason}"):
         await client.snapshot("shop", "public.orders")
 
 

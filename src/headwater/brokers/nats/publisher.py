@@ -227,7 +227,7 @@ def _booleans(values: pa.Array | None) -> npt.NDArray[np.bool_] | None:
 def _remedy(failure: Failure) -> str:
     words = failure.reason.lower()
     if failure.code == 503:
-        return "it was deleted, or never made: starting the pipeline again makes it"
+        return "it was deleted, or never made; a producer makes it anew when it tries again, without what it held"
     if "maximum" in words and "exceeded" in words:
         return (
             "the stream is full and set to refuse what is new: raise its limits, purge it, or set its discard policy to old"

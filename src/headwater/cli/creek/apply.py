@@ -129,9 +129,15 @@ def snapshot(context: typer.Context, tables: Tables, mode: ModeOption = "upsert"
     from headwater.spark.creek_apply.snapshot import SnapshotLoader
 
     with _spark(settings) as spark:
-        loader = SnapshotLoader(spark, settings)
+        loader, failed = SnapshotLoader(spark, settings), 0
         for mapping in mappings:
-            _say_loaded(mapping, loader.take(mapping, chosen))
+            try:
+                _say_loaded(mapping, loader.take(mapping, chosen))
+            except HeadwaterError as exc:
+                failed += 1
+                typer.echo(f"error: {mapping.target}: {exc}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @apply.command("apply-snapshot")
@@ -165,7 +171,7 @@ def list_snapshots(
         print_json([{"name": one.name, "at": one.at, "messages": one.messages} for one in found])
     else:
         rows = [(one.name, f"{one.at:%Y-%m-%d %H:%M:%S}" if one.at else "", str(one.messages)) for one in found]
-        print_table(("snapshot", "at", "rows"), rows)
+        print_table(("snapshot", "at", "messages"), rows)
 
 
 @apply.command("list-tables")
@@ -223,6 +229,17 @@ def serve(
         except KeyboardInterrupt:
             stopping.set()
             raise
+    if once:
+        _require_all_applied(settings)
+
+
+def _require_all_applied(settings: "ApplySettings") -> None:
+    """Raise HeadwaterError if a table that is followed could not go on."""
+    with _target(settings) as connection:
+        left = [one for one in fetch_sync(connection, statements.list_subscriptions()) if one.is_active and one.error]
+    if left:
+        reasons = "; ".join(f"{one.target}: {one.error}" for one in left)
+        raise HeadwaterError(f"{len(left)} of the tables are left where they are: {reasons}")
 
 
 def _tell(context: typer.Context, tables: list[str], tell: Tell, said: str) -> None:

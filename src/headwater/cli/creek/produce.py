@@ -16,7 +16,7 @@ from headwater.cli.pipeline import require_nats, require_spark
 from headwater.cli.run import run_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import state_directory
-from headwater.errors import SettingsError, SourceError
+from headwater.errors import BrokerError, BrokerUnavailable, SettingsError, SourceError
 from headwater.postgres.catalog import Table, list_tables, select_tables
 from headwater.postgres.connect import Connection, complete, connect_sync, describe, translated
 from headwater.postgres.replication.publication import (
@@ -82,6 +82,7 @@ def produce(
     _set_level(context, given.log_level)
     settings = settings_of(given, generation=generation, checkpoint=checkpoint)
     _require_port(given.prometheus_port)
+    _require_login(settings)
     with stop_on_sigterm() as stopping:
         try:
             run_pipeline(settings, stopping, once=once)
@@ -226,6 +227,21 @@ def _require_port(port: int) -> None:
         bind(f"0.0.0.0:{port}").close()
     except SettingsError as exc:
         raise SettingsError(f"PROMETHEUS_PORT: port {port} is taken; set it to another one") from exc
+
+
+def _require_login(settings: "PipelineSettings") -> None:
+    """Find out before a slot is made whether NATS lets us in; one that is away is waited for later."""
+    from headwater.brokers.nats.link import Link
+    from headwater.spark.settings import NatsSinkSettings
+
+    for sink in settings.sinks:
+        if isinstance(sink, NatsSinkSettings):
+            try:
+                Link(sink.access).close()
+            except BrokerUnavailable:
+                continue
+            except BrokerError as exc:
+                raise SettingsError(f"NATS_URI: {exc}") from exc
 
 
 def _quoted(name: str) -> str:

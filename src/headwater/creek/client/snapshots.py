@@ -53,7 +53,7 @@ async def request_snapshot(broker: Broker, names: Names, schema: str, table: str
     if reason is None and not _is_topic(text, names):
         reason = text[:500] or "the answer is empty"
     if reason is not None:
-        raise SnapshotFailed(f"no snapshot of {schema}.{table} in database {names.database!r}: {reason}")
+        raise SnapshotFailed(f"database {names.database!r} gives no snapshot of {schema}.{table}: {reason}")
     return text
 
 

@@ -167,6 +167,10 @@ def fail_subscription(one: Subscription, error: str) -> Statement[object]:
     )
 
 
+def retry_failed() -> Statement[object]:
+    return SQL["retry_failed"].bind(object)
+
+
 def advance_subscriptions(
     advanced: Sequence[tuple[TableMapping, int]], start: int, place: Place, *, is_settled: bool
 ) -> Statement[str]:

@@ -1,6 +1,7 @@
 """Sees to it that every subscription can go on: gives new ones a place in their stream, and says why others are lost."""
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
@@ -16,6 +17,7 @@ from headwater.creek.consumer.statements import (
     list_subscriptions,
     part_subscriptions,
     place_subscription,
+    retry_failed,
     save_stream,
 )
 from headwater.creek.names import Kind
@@ -30,6 +32,9 @@ from headwater.spark.sources.creek.stream import StreamWatch, identity_of
 
 _log = logging.getLogger(__name__)
 
+# Somebody may have made a table that was missing, or added a column: soon enough for him, and seldom enough for the log.
+_RETRY_SECONDS = 60.0
+
 
 class Keeper:
     """Looks through the subscriptions again and again, and says what waits for something once."""
@@ -37,9 +42,13 @@ class Keeper:
     def __init__(self, settings: ApplySettings) -> None:
         self._settings = settings
         self._said: set[str] = set()
+        self._retry_at = 0.0
 
     def look(self, connection: Connection, epoch: int, running: Collection[str] = ()) -> list[str]:
         """The streams that have subscriptions which can go on, by name; those that are `running` are being read."""
+        if time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            _write(self._settings, connection, epoch, retry_failed())
         streams, waiting = keep(self._settings, connection, epoch, running)
         for reason in waiting:
             if reason not in self._said:

@@ -184,6 +184,11 @@ class Consumer:
             end = Offset.from_json(checkpoint.logged(number))
             written = self._sink.write(batch, end)
             self._counts.add(end.step, written)
+            if written.letters:
+                said = (
+                    "stream %s: the target refused %d changes, which are kept as dead letters; see `headwater letters list`"
+                )
+                _log.warning(said, stream, written.letters)
         except BaseException as exc:
             running.failure = exc
             raise

@@ -88,6 +88,13 @@ update headwater.subscriptions
  where target = %(target)s
    and generation = %(generation)s;
 
+-- name: retry_failed
+-- Whatever kept a table from going on may have been put right; if not, it is said again.
+update headwater.subscriptions
+   set error = null
+ where active
+   and error is not null;
+
 -- name: advance_subscriptions
 -- Tables that are read by themselves are at a sequence, unless they have begun anew meanwhile; with `is_settled` they have
 -- come to where the others of their stream are. The rows are those that are not even where they were before.
