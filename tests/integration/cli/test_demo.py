@@ -89,6 +89,7 @@ def left_behind(url):
             """select 'schema ' || nspname from pg_namespace where nspname like 'headwater%'
                 union all select 'publication ' || pubname from pg_publication
                 union all select 'slot ' || slot_name from pg_replication_slots where database = current_database()
+                union all select 'schema ' || nspname from pg_namespace where nspname like '\\_creek%'
                 union all select 'database ' || datname from pg_database where datname like 'headwater%'"""
         )
         return [name for (name,) in found]
@@ -175,8 +176,8 @@ def test_rows_that_are_lost_or_made_up_on_the_way_are_noticed_and_named(temporar
 def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(temporary):
     with started(temporary, "--seconds", "60") as program:
         wait_for(program, "Starting Spark")
-        (server,) = servers_of(program)
-        assert server.is_running()
+        servers = servers_of(program)
+        assert [server.is_running() for server in servers] == [True, True]
 
         program.send_signal(signal.SIGTERM)
         output, errors = program.communicate()
@@ -184,7 +185,7 @@ def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(temporary):
     assert (program.returncode, output) == (0, "")
     assert "stopped before the end" in errors
     assert "Traceback" not in errors
-    assert not server.is_running()
+    assert [server.is_running() for server in servers] == [False, False]
     assert list(temporary.iterdir()) == []
 
 
