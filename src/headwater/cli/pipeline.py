@@ -17,10 +17,9 @@ def load_pipeline(file: Path | None) -> "PipelineSettings":
     """The settings in a pipeline file, by default the one in the current directory; raises SettingsError."""
     require_spark()
     from headwater.cli.pipeline_file import load
-    from headwater.spark.settings import NatsSinkSettings
 
     settings = load(file or DEFAULT_FILE, environment())
-    if any(isinstance(sink, NatsSinkSettings) for sink in settings.sinks):
+    if settings.has_nats:
         require_nats()
     return settings
 

@@ -1,7 +1,8 @@
 """`headwater run`: runs the pipeline of a file until it is told to stop, or until what is there is delivered."""
 
 import logging
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -63,7 +64,6 @@ def run(file: File = None, once: Once = False, listen: Listen = None) -> None:
 
 def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool) -> None:
     """Run it on a session of its own, which ends with it."""
-    from headwater.cli.creek.services import CreekServices
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.reporter import Reporter
     from headwater.spark.session import build_session, end_session
@@ -82,9 +82,14 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
         names = ", ".join(sink.name for sink in sinks)
         _log.info("pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra=reporter.facts)
         stack.enter_context(loading_shown(settings))
-        services = CreekServices(settings, sinks)
-        stack.enter_context(services.measured(reporter, watch))
-        beside = partial(services.answering, spark)
+        beside: Callable[[], AbstractContextManager[object]] = nullcontext
+        if settings.has_nats:
+            # They need nats-py, which is an extra.
+            from headwater.cli.creek.services import CreekServices
+
+            services = CreekServices(settings, sinks)
+            stack.enter_context(services.measured(reporter, watch))
+            beside = partial(services.answering, spark)
         Pipeline(spark, settings, sinks, stopping, reporter, beside).run(once=once)
 
 

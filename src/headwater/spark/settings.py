@@ -224,9 +224,13 @@ class PipelineSettings:
         self._check_streams([sink for sink in self.sinks if isinstance(sink, NatsSinkSettings)])
 
     @property
+    def has_nats(self) -> bool:
+        return any(isinstance(sink, NatsSinkSettings) for sink in self.sinks)
+
+    @property
     def follows_publication(self) -> bool:
         """Whether tables that are added to the publication, by name, are delivered too: so it is with the Creek wire."""
-        return any(isinstance(sink, NatsSinkSettings) for sink in self.sinks)
+        return self.has_nats
 
     def _check_streams(self, sinks: Sequence[NatsSinkSettings]) -> None:
         """A change has the same id and subject in both, so a server would drop what the second one sends."""

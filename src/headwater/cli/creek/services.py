@@ -18,7 +18,7 @@ from headwater.spark.sinks.nats import NatsSink
 
 
 class CreekServices:
-    """The services of a pipeline's NATS sinks; without any, there is nothing to do."""
+    """The services of a pipeline's NATS sinks, of which there is at least one."""
 
     def __init__(self, settings: PipelineSettings, sinks: Sequence[Sink]) -> None:
         self._settings, self._snapshots = settings, SnapshotCounts()
@@ -41,9 +41,6 @@ class CreekServices:
     @contextmanager
     def measured(self, reporter: Reporter, watch: Watch) -> Iterator[None]:
         """Serve Creek's metrics beside our own."""
-        if not self._sinks:
-            yield
-            return
         with LogCounter() as logged:
             metrics = CreekMetrics(reporter, watch, logged, self._reads, self._tables)
             reporter.more_metrics.append(metrics.render)

@@ -1,0 +1,20 @@
+"""What works without the extras that not everybody has."""
+
+import subprocess
+import sys
+
+_WITHOUT_NATS = """
+import sys
+for name in ("nats", "nacl", "fastavro"):
+    sys.modules[name] = None
+import headwater.cli.app
+import headwater.cli.run
+import headwater.spark.pipeline
+import headwater.spark.sinks.build
+import headwater.spark.sources
+"""
+
+
+def test_pipelines_load_without_nats():
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_NATS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
