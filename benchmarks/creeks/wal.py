@@ -52,7 +52,7 @@ class Sizes:
     rounds: int = 3
 
 
-QUICK = Sizes(rows=100_000, warm_up=20_000, rounds=2)
+QUICK = Sizes(rows=200_000, warm_up=50_000, rounds=2)
 
 
 @dataclass(frozen=True, slots=True)
