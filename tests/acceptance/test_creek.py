@@ -324,7 +324,8 @@ async def test_nats_reconnection(place: Place):
             connection.execute("insert into fence default values")
             sent = "select 1 from pg_stat_replication where sent_lsn >= %s::pg_lsn"
             place.producer.wait_until(lambda: connection.execute(sent, [written]).fetchall())
-            place.wait_for_keepalives()
+            failures = place.producer.log.count("trying again in")
+            place.producer.wait_until(lambda: place.producer.log.count("trying again in") > failures + 1)
             # Sent, and not acknowledged: the slot has to stay before it.
             confirmed = "select confirmed_flush_lsn < %s::pg_lsn from pg_replication_slots where slot_name = %s"
             assert connection.execute(confirmed, [written, place.slot]).fetchall() == [(True,)]

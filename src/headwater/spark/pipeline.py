@@ -30,7 +30,7 @@ from headwater.spark.lease import Lease
 from headwater.spark.reporter import Delivered, Reporter
 from headwater.spark.settings import PipelineSettings, SlotLossRule
 from headwater.spark.shape import Shape
-from headwater.spark.sinks.sink import Sink, Span, Written
+from headwater.spark.sinks.sink import Loading, Sink, Span, Written
 from headwater.spark.sources import register
 from headwater.spark.state import Phase, Report, claim_slot
 from headwater.spark.transform import apply_transform
@@ -224,8 +224,12 @@ class Pipeline:
             began = time.monotonic()
             self._reporter.begin()
             span, end = self._checkpoint.span_of(number)
-            self._tell_loading(span)
+            loading = span.loading
+            if loading is not None and loading.first == 0 and not loading.is_complete:
+                self._tell_loading(loading, "tables %s: reading")
             results = self._write(batch, span)
+            if loading is not None and loading.is_complete:
+                self._tell_loading(loading, "tables %s: read as a whole, and followed from now on")
             seconds, is_loading = time.monotonic() - began, span.loading is not None
             self._reporter.add(Delivered(end.position, end.content, results, seconds, is_loading))
         except BaseException as exc:
@@ -235,13 +239,8 @@ class Pipeline:
             self._reporter.end()
             self._delivering = False
 
-    def _tell_loading(self, span: Span) -> None:
-        """Say when tables begin to be read as a whole, and when they are."""
-        loading = span.loading
-        if loading is None or (loading.first and not loading.is_complete):
-            return
+    def _tell_loading(self, loading: Loading, said: str) -> None:
         tables = ", ".join(map(".".join, loading.tables))
-        said = "tables %s: read as a whole, and followed from now on" if loading.is_complete else "tables %s: reading"
         _log.info(said, tables, extra={**self._reporter.facts, "attempt": loading.attempt})
 
     def _write(self, batch: DataFrame, span: Span) -> dict[str, tuple[Written, float]]:
