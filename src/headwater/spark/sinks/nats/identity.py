@@ -29,7 +29,7 @@ def event_ids(lineage: Lineage, commit_lsn: Ints, ordinal: Ints) -> pa.StringArr
 def read_ids(chunk: Chunk) -> pa.StringArray:
     """The event ids of the rows of a table that was read as a whole."""
     first, count = chunk.first_row, chunk.rows.num_rows
-    prefix = _in_header(row_id(chunk, first).removesuffix(str(first)))
+    prefix = in_header(row_id(chunk, first).removesuffix(str(first)))
     numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
     return pc.binary_join_element_wise(prefix, numbers, "")
 
@@ -57,12 +57,12 @@ def _prefixes(lineage: Lineage, commits: Sequence[int]) -> list[str]:
         base = bases.get(timeline)
         if base is None:
             whole = lineage.event_id(Position(Lsn(lsn), 0))
-            base = bases[timeline] = _in_header(whole.removesuffix(f"{lsn:X}.0"))
+            base = bases[timeline] = in_header(whole.removesuffix(f"{lsn:X}.0"))
         found.append(f"{base}{lsn:X}.")
     return found
 
 
-def _in_header(text: str) -> str:
+def in_header(text: str) -> str:
     """A text that can stand in a header; a database may have a line break in its name."""
     return _CONTROLS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 

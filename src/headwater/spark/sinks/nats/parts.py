@@ -37,7 +37,7 @@ from headwater.spark.letters import (
 )
 from headwater.spark.sinks.lines import unplaced
 from headwater.spark.sinks.nats.debezium import JsonMessages, to_json_messages
-from headwater.spark.sinks.nats.identity import event_ids, read_ids
+from headwater.spark.sinks.nats.identity import event_ids, in_header, read_ids
 from headwater.spark.sinks.nats.outgoing import Messages
 from headwater.spark.sources.envelope import SCHEMA as ENVELOPE_COLUMNS
 from headwater.spark.sources.envelope import chunk_envelopes, to_envelopes
@@ -219,7 +219,7 @@ class JsonParts:
         ids = event_ids(lineage, one.commit_lsn, one.ordinal)
         is_read = pc.equal(one.ops, str(Op.READ))
         if pc.any(is_read).as_py():
-            found = [read_envelope_id(_envelope(rows, row), lineage, attempt) for row in one.rows.tolist()]
+            found = [in_header(read_envelope_id(_envelope(rows, row), lineage, attempt)) for row in one.rows.tolist()]
             ids = pc.if_else(is_read, pa.array(found, pa.string()), ids)
 
         def refused(reasons: Mapping[int, str]) -> list[Letter]:
