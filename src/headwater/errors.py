@@ -101,6 +101,10 @@ class TransformError(HeadwaterError):
     """The user's transform raised, does not parse, or returns other columns than it was given."""
 
 
+class OutboxError(HeadwaterError):
+    """An event that cannot be written as it is, or not there; nothing was sent, and the transaction is as it was."""
+
+
 class SinkError(HeadwaterError):
     """A sink refused or cannot do what is asked."""
 

@@ -12,8 +12,10 @@ import psycopg
 from headwater.errors import SourceError
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.replication.publication import (
+    ALL_OPERATIONS,
     AddTables,
     Create,
+    Operation,
     Publication,
     plan_publication,
     reconcile,
@@ -24,7 +26,15 @@ from headwater.postgres.replication.stream import ReplicationConnection
 _log = logging.getLogger(__name__)
 
 
-def provision(url: str, slot: str, publication: str, tables: tuple[str, ...], *, reads_tables: bool = False) -> bool:
+def provision(  # noqa: PLR0913 - where, and what is wanted there
+    url: str,
+    slot: str,
+    publication: str,
+    tables: tuple[str, ...],
+    *,
+    operations: frozenset[Operation] = ALL_OPERATIONS,
+    reads_tables: bool = False,
+) -> bool:
     """See to it that the tables are published and the slot is there; nothing that exists is changed.
 
     Returns whether the slot was made, and so holds nothing of the past.
@@ -34,7 +44,7 @@ def provision(url: str, slot: str, publication: str, tables: tuple[str, ...], *,
     missing before it does.
     """
     # Under the name of the root, since that is the table that was asked for, and that sinks and masks know.
-    wanted = Publication(name=publication, tables=tables, via_root=True)
+    wanted = Publication(name=publication, tables=tables, operations=operations, via_root=True)
     with translated(url), closing(connect_sync(url)) as connection:
         found = find_slot(connection, slot)
         if found is not None:

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from headwater.capture.assemble import Assembler
 from headwater.capture.buffer import Buffer
+from headwater.capture.emitted import EmittedRows
 from headwater.capture.heartbeat import Heartbeat
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.source import require_publications
@@ -179,11 +180,14 @@ class Capture:
 
     def _pump(self, stream: ReplicationStream) -> None:
         flushed = self._heard = time.monotonic()
+        prefix = self._settings.emitted
+        emitted = None if prefix is None else EmittedRows(prefix)
         with closing(Assembler(self._settings.batch_bytes, self._settings.spill_directory)) as assembler:
             while not self._stopping.is_set():
                 owes = assembler.has_whole and self._buffer.is_hungry
                 received = stream.read(0 if owes else self._seconds_to_status(), _READ_BYTES)
-                self._put(stream, assembler.feed(received.messages))
+                messages = received.messages if emitted is None else emitted.of(received.messages)
+                self._put(stream, assembler.feed(messages))
                 # A consumer that waits gets what there is once the stream pauses, or soon if it does not.
                 now, paused = time.monotonic(), not received.messages
                 if received.keepalive or (self._buffer.is_hungry and (paused or now - flushed > _FLUSH_SECONDS)):

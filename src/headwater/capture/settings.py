@@ -25,7 +25,8 @@ class CaptureSettings:
     yet taken; one batch more may be in the making. With `streaming` the server sends large transactions while they are in
     progress, and they wait in `spill_directory` for their commit; without, it keeps them itself. Switch it off where
     transactional logical messages have to be exact: of those the server does not say which subtransaction wrote them, so
-    one of an aborted subtransaction that was sent before the abort is delivered.
+    one of an aborted subtransaction that was sent before the abort is delivered. Those with the prefix `emitted` come as
+    rows of the table `EMITTED`.
     """
 
     url: str = field(repr=False)
@@ -48,6 +49,7 @@ class CaptureSettings:
     slot_patience: timedelta = timedelta(seconds=90)
     # Whether the slot moves by itself past what holds nothing of ours. Whoever keeps a record of where the slot is says no.
     confirm_idle: bool = True
+    emitted: str | None = None
 
     def __post_init__(self) -> None:
         check_slot_name(self.slot)
@@ -55,6 +57,8 @@ class CaptureSettings:
             raise SettingsError("name at least one publication to capture")
         if not 1 <= self.batch_bytes <= min(self.buffer_bytes, _LARGEST_BATCH):
             raise SettingsError("batch_bytes must be at least 1, and at most buffer_bytes and 256 MiB")
+        if self.emitted is not None and self.streaming:
+            raise SettingsError("emitted messages are exact without streaming only; switch it off")
         if self.slot_patience < timedelta(0):
             raise SettingsError("slot_patience must not be negative")
         if self.heartbeat_bytes < _LEAST_HEARTBEAT:

@@ -16,6 +16,7 @@ from headwater.errors import SlotActive, SlotLost, SlotMissing
 from headwater.model import Lsn
 from headwater.postgres.catalog import read_server
 from headwater.postgres.connect import connect_sync, translated
+from headwater.postgres.replication.publication import ALL_OPERATIONS, Operation
 from headwater.postgres.replication.slot import Slot, drop_slot, find_slot, require_usable
 
 _log = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ _PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SourceSlot:
-    """Where a slot is, or is to be: at a server, with the publication and the tables that it is read through."""
+    """Where a slot is, or is to be: at a server, with the publication that it is read through, of what to which tables."""
 
     url: str
     slot: str
     publication: str
     tables: tuple[str, ...]
+    operations: frozenset[Operation] = ALL_OPERATIONS
 
 
 def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = None) -> SlotRecord:
@@ -90,7 +92,8 @@ def _make(source: SourceSlot, store: TableStore, system: str, generation: str) -
     """The slot, made or taken as it is, and a record of it."""
     record = SlotRecord(source.slot, generation or uuid.uuid4().hex[:12], system, None, None)
     store.save_slot(record)
-    provision(source.url, source.slot, source.publication, source.tables, reads_tables=True)
+    wanted = source.publication, source.tables
+    provision(source.url, source.slot, *wanted, operations=source.operations, reads_tables=True)
     found, _ = _look(source)
     since = (found.confirmed_flush_lsn if found is not None else None) or Lsn(0)
     record = replace(record, since=since, confirmed=since)

@@ -22,6 +22,9 @@ from headwater.cli.destroy import destroy
 from headwater.cli.init import init
 from headwater.cli.letters import letters
 from headwater.cli.logs import configure
+from headwater.cli.outbox import outbox
+from headwater.cli.outbox_state import checkpoint, replay
+from headwater.cli.outbox_state import status as outbox_status
 from headwater.cli.pause import pause, resume
 from headwater.cli.run import run as run_command
 from headwater.cli.signals import Stopped
@@ -48,6 +51,10 @@ app.command()(demo)
 app.command()(destroy)
 app.command()(init)
 app.add_typer(letters, name="letters")
+outbox.add_typer(checkpoint, name="checkpoint")
+outbox.command("replay")(replay)
+outbox.command("status")(outbox_status)
+app.add_typer(outbox, name="outbox")
 app.command()(pause)
 app.command()(resume)
 app.command("run")(run_command)

@@ -64,6 +64,7 @@ def run(file: File = None, once: Once = False, listen: Listen = None) -> None:
 
 def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool) -> None:
     """Run it on a session of its own, which ends with it."""
+    from headwater.spark.feed import build_feed
     from headwater.spark.pipeline import Pipeline
     from headwater.spark.reporter import Reporter
     from headwater.spark.session import build_session, end_session
@@ -78,7 +79,7 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
         spark = build_session(settings.name, master=settings.master, settings=settings.spark, java_home=java)
         stack.callback(end_session, spark)
         if settings.transform is not None:
-            check_transform(spark, settings.transform)
+            check_transform(spark, settings.transform, build_feed(settings).shape)
         names = ", ".join(sink.name for sink in sinks)
         _log.info("pipeline %s: slot %s to %s", settings.name, settings.source.slot, names, extra=reporter.facts)
         stack.enter_context(loading_shown(settings))

@@ -4,6 +4,7 @@ Spark tells the number of a batch and no more. It writes where a batch ends befo
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from headwater.errors import PositionError
 from headwater.model import Lsn, Position
 from headwater.spark.sinks.sink import Loading, Span
+from headwater.spark.sources.content import Content
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.step import Step, step_between
 
@@ -24,19 +26,15 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark, self._location = spark, location
-        self._last: tuple[int, Offset] | None = None
+        self._last: tuple[int, dict[str, Any]] | None = None
 
-    def span_of(self, batch: int) -> tuple[Span, Offset]:
-        """The range of a batch, and the offset at its end; the first one of a directory starts at an unknown place."""
+    def bounds_of(self, batch: int) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Where a batch starts and ends; the first one of a directory starts at an unknown place."""
         known = self._last if self._last is not None and self._last[0] == batch - 1 else None
-        before = known[1] if known else (self._offset(batch - 1) if batch > 0 else None)
-        end = self._offset(batch)
+        before = known[1] if known else (self.logged(batch - 1) if batch > 0 else None)
+        end = self.logged(batch)
         self._last = (batch, end)
-        if before is not None and before.generation != end.generation:
-            # The slot was lost in between: what was before says nothing of where this one starts.
-            before = None
-        step = step_between(before, end)
-        return Span(step.start if before else BEGINNING, step.end, _loading(step)), end
+        return before, end
 
     def logged(self, batch: int) -> dict[str, Any]:
         """The end of a batch, as its source has written it."""
@@ -46,9 +44,6 @@ class Checkpoint:
             raise PositionError(f"the checkpoint directory {self._location} was removed or changed while in use") from exc
         found: dict[str, Any] = json.loads(lines[-1])
         return found
-
-    def _offset(self, batch: int) -> Offset:
-        return Offset.from_json(self.logged(batch))
 
     def _read(self, name: str) -> str:
         place = self._location
@@ -64,6 +59,16 @@ class Checkpoint:
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+
+def span_of(logged: Mapping[str, Any] | None, end: Mapping[str, Any]) -> tuple[Span, Position, Content]:
+    """The range of a batch of changes, by the offsets at its start and its end; where it ends, and what it holds."""
+    before, last = None if logged is None else Offset.from_json(logged), Offset.from_json(end)
+    if before is not None and before.generation != last.generation:
+        # The slot was lost in between: what was before says nothing of where this one starts.
+        before = None
+    step = step_between(before, last)
+    return Span(step.start if before else BEGINNING, step.end, _loading(step)), last.position, last.content
 
 
 def _loading(step: Step) -> Loading | None:

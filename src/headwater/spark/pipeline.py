@@ -4,20 +4,16 @@
 durable and Spark has committed it, so whatever fails, the batch comes again, and sinks leave out what they have already.
 """
 
-import json
 import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from datetime import timedelta
 from threading import Event
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
-from headwater.capture.tables import TableStore, prepare_tables
 from headwater.errors import HeadwaterError, PipelineFailed, SlotLost, SourceError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.catalog import read_server
@@ -26,6 +22,7 @@ from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.replication.publication import find_publication
 from headwater.spark.checkpoint import Checkpoint
 from headwater.spark.failure import translate
+from headwater.spark.feed import build_feed
 from headwater.spark.lease import Lease
 from headwater.spark.reporter import Delivered, Reporter
 from headwater.spark.settings import PipelineSettings, SlotLossRule
@@ -65,7 +62,7 @@ class Pipeline:
         beside: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._spark, self._settings, self._sinks, self._stopping = spark, settings, sinks, stopping
-        self._checkpoint = Checkpoint(spark, settings.checkpoint)
+        self._feed, self._checkpoint = build_feed(settings), Checkpoint(spark, settings.checkpoint)
         self._reporter, self._beside = reporter or Reporter(settings), beside
         self._lease = Lease(settings.state_url, settings.name)
         self._has_begun = self._delivering = False
@@ -91,7 +88,7 @@ class Pipeline:
                         self._run(once=once)
                         is_done = once and not self._is_ending
                         if is_done:
-                            require_all_read(self._settings)
+                            self._feed.require_all_read()
                 except HeadwaterError as exc:
                     failures = 1 if self._reporter.report.rows > delivered else failures + 1
                     self._recover(exc, failures, once=once)
@@ -142,7 +139,7 @@ class Pipeline:
         enroll(self._settings)
         self._reporter.start()
         self._has_begun = True
-        provide(self._settings)
+        self._feed.provide()
         self._lease.look()
 
     def _recover(self, error: HeadwaterError, failures: int, *, once: bool) -> None:
@@ -167,8 +164,8 @@ class Pipeline:
         if self._settings.source.on_slot_loss is SlotLossRule.FAIL:
             remedy = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
             raise SourceError(f"{error}; {remedy}") from error
-        _log.warning("%s; all tables are read as a whole again", error, extra=self._reporter.facts)
-        renew(self._settings, str(error))
+        outlook = self._feed.renew(str(error))
+        _log.warning("%s; %s", error, outlook, extra=self._reporter.facts)
 
     @property
     def _is_ending(self) -> bool:
@@ -191,7 +188,7 @@ class Pipeline:
     def _start(self, *, once: bool) -> StreamingQuery:
         register(self._spark)
         self._failure = None
-        changes = self._spark.readStream.format("headwater.changes").options(**self._options()).load()
+        changes = self._spark.readStream.format(self._feed.format).options(**self._feed.options).load()
         writer = changes.writeStream.queryName(self._settings.name).foreachBatch(self._deliver)
         writer = writer.option("checkpointLocation", self._settings.checkpoint)
         if once:
@@ -223,15 +220,17 @@ class Pipeline:
                 raise _Stop
             began = time.monotonic()
             self._reporter.begin()
-            span, end = self._checkpoint.span_of(number)
+            before, logged = self._checkpoint.bounds_of(number)
+            span, end, content = self._feed.range_of(before, logged)
             loading = span.loading
             if loading is not None and loading.first == 0 and not loading.is_complete:
                 self._tell_loading(loading, "tables %s: reading")
             results = self._write(batch, span)
+            self._feed.delivered(logged)
             if loading is not None and loading.is_complete:
                 self._tell_loading(loading, "tables %s: read as a whole, and followed from now on")
             seconds, is_loading = time.monotonic() - began, span.loading is not None
-            self._reporter.add(Delivered(end.position, end.content, results, seconds, is_loading))
+            self._reporter.add(Delivered(end, content, results, seconds, is_loading))
         except BaseException as exc:
             self._failure = exc
             raise
@@ -244,9 +243,9 @@ class Pipeline:
         _log.info(said, tables, extra={**self._reporter.facts, "attempt": loading.attempt})
 
     def _write(self, batch: DataFrame, span: Span) -> dict[str, tuple[Written, float]]:
-        shape, changes, transform = self._shape, batch, self._settings.transform
+        shape, changes, transform = self._feed.shape, batch, self._settings.transform
         if transform is not None:
-            changes = apply_transform(batch, transform)
+            changes = apply_transform(batch, transform, shape)
         if len(self._sinks) > 1 and (transform is not None or span.loading is not None):
             # Changes come with the batch; pieces of tables would be read for each sink.
             changes = changes.persist()
@@ -264,37 +263,11 @@ class Pipeline:
         written = sink.write(changes, shape, span)
         return written, time.monotonic() - began
 
-    @property
-    def _shape(self) -> Shape:
-        return Shape.WIRE if self._settings.transform is None else Shape.ENVELOPE
-
-    def _options(self) -> dict[str, str]:
-        source, transform = self._settings.source, self._settings.transform
-        options = {
-            "url": source.url,
-            "slot": source.slot,
-            "publication": source.publication,
-            "tables": ",".join(source.tables),
-            "shape": self._shape.value,
-            "lanes": str(source.lanes),
-            "laneBy": source.lane_by.value,
-            "maxBytesPerTrigger": str(source.max_bytes),
-            "maxRowsPerTrigger": str(source.max_rows or 0),
-            "snapshot": source.snapshot.value,
-            "pipeline": self._settings.name,
-            "stateUrl": self._settings.state_url,
-            "wholePublication": str(self._settings.follows_publication).lower(),
-            "statusIntervalMs": f"{max(1, source.status_interval // timedelta(milliseconds=1))}",
-        }
-        if transform is not None:
-            options |= {"mask": json.dumps(dict(transform.mask)), "hash": ",".join(transform.hash), "salt": transform.salt}
-        return options
-
 
 def prepare(settings: PipelineSettings) -> None:
     """Make what a pipeline needs in the databases: its own tables, the publication, and the slot, in this order."""
     enroll(settings)
-    provide(settings)
+    build_feed(settings).provide()
 
 
 def enroll(settings: PipelineSettings) -> None:
@@ -314,33 +287,3 @@ def enroll(settings: PipelineSettings) -> None:
             # Said before it is made: one that nobody remembers would stay for ever.
             owns_publication=not is_published,
         )
-
-
-def provide(settings: PipelineSettings) -> None:
-    """Make the publication and the slot, if the pipeline has none yet.
-
-    A slot that was lost is never made anew here: what was written since would be missing. Raises SlotLost.
-    """
-    prepare_tables(settings.state_url)
-    with closing(TableStore(settings.state_url, settings.name)) as store:
-        ensure_slot(_slot(settings), store)
-
-
-def require_all_read(settings: PipelineSettings) -> None:
-    """Raise SourceError if a table that is to be read as a whole could not be."""
-    with closing(TableStore(settings.state_url, settings.name)) as store:
-        left = [table for table in store.tables() if table.state == "wanted" and table.error is not None]
-    if left:
-        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-        raise SourceError(f"table {left[0].schema}.{left[0].name} could not be read: {left[0].error}{more}")
-
-
-def renew(settings: PipelineSettings, reason: str) -> None:
-    """Give a lost slot up, and make another; every table is read as a whole again."""
-    with closing(TableStore(settings.state_url, settings.name)) as store:
-        renew_slot(_slot(settings), store, reason)
-
-
-def _slot(settings: PipelineSettings) -> SourceSlot:
-    source = settings.source
-    return SourceSlot(source.url, source.slot, source.publication, source.tables)

@@ -13,11 +13,12 @@ import psycopg
 from psycopg import sql
 
 from headwater.errors import HeadwaterError, SlotActive
+from headwater.outbox.checkpoint import find_checkpoints, forget_checkpoint, has_outbox
 from headwater.postgres.connect import Connection, connect_sync, describe, translate
 from headwater.postgres.replication.publication import find_publication
 from headwater.postgres.replication.slot import PLUGIN, drop_slot, find_slot
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
-from headwater.spark.settings import Encoding, NatsSinkSettings, PipelineSettings, PostgresSinkSettings
+from headwater.spark.settings import Encoding, NatsSinkSettings, OutboxSettings, PipelineSettings, PostgresSinkSettings
 from headwater.spark.state import fetch_report
 from headwater.spark.state.limits import MIB
 
@@ -76,6 +77,17 @@ def find_remains(settings: PipelineSettings) -> Remains:
     return Remains(tuple(found), tuple(kept), tuple(unreached))
 
 
+def _of_outbox(pipeline: str, url: str) -> Iterator[Remnant]:
+    with closing(connect_sync(url)) as connection:
+        if has_outbox(connection) and find_checkpoints(connection, pipeline):
+            yield Remnant(f"the checkpoint of its outbox at {describe(url)}", lambda: _forget_outbox(pipeline, url))
+
+
+def _forget_outbox(pipeline: str, url: str) -> None:
+    with closing(connect_sync(url)) as connection:
+        forget_checkpoint(connection, pipeline)
+
+
 def _reached(url: str, what: str, unreached: list[str]) -> bool:
     try:
         connect_sync(url).close()
@@ -97,6 +109,8 @@ def _of_source(settings: PipelineSettings, kept: list[str], *, owns_publication:
         yield Remnant(
             f"slot {slot.name} at {describe(source.url)}, which keeps {held}", lambda: _drop_slot(source.url, source.slot)
         )
+    if isinstance(source, OutboxSettings):
+        yield from _of_outbox(settings.name, source.url)
     if publication is None:
         return
     if not owns_publication:

@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.streams import StreamLimits
+from headwater.brokers.registry import BrokerAccess
 from headwater.creek.names import Generation, Names
 from headwater.errors import SettingsError
+from headwater.outbox.columns import OUTBOX_TABLE, OutboxColumns
 from headwater.postgres.replication.slot import check_slot_name
 
 MIB = 1024 * 1024
@@ -79,15 +81,78 @@ class ChangesSettings:
         check_slot_name(self.slot)
         if not self.tables:
             raise SettingsError("name at least one table to read")
-        if self.status_interval < timedelta(milliseconds=1):
-            raise SettingsError("status_interval must be at least 1ms")
-        if not 1 <= self.lanes <= 256:
-            raise SettingsError("lanes must be between 1 and 256")
+        check_common(self)
         if self.max_rows is not None and self.max_rows < 1:
             raise SettingsError("max_rows must be at least 1")
-        if not MIB // 16 <= self.max_bytes <= 100 * MIB:
-            # Partitions travel inside of Spark's messages, which end at 128 MiB.
-            raise SettingsError("max_bytes must be between 64KiB and 100MiB")
+
+
+class OutboxLanes(StrEnum):
+    """What of an outbox keeps its order: all messages, or all messages of a key."""
+
+    OUTBOX = "outbox"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxSettings:
+    """The source: messages that applications insert into a table, read through a slot and a publication of inserts.
+
+    `lanes` is how many tasks may work on one batch where only keys keep their order. When the slot is lost, the table is
+    read from the checkpoint on, `recovery_rows` in each batch. The checkpoint is saved every `checkpoint_interval`; for a
+    table whose rows do not tell their transaction it is the time of the newest message, `time_skew` earlier. With `emitted`
+    there is no table: messages are those that were emitted into the WAL, and the loss of the slot is their loss.
+    """
+
+    url: str = field(repr=False)
+    slot: str
+    publication: str
+    table: str = OUTBOX_TABLE
+    columns: OutboxColumns = field(default_factory=OutboxColumns.headwater)
+    lanes: int = 4
+    lane_by: OutboxLanes = OutboxLanes.OUTBOX
+    max_bytes: int = 16 * MIB
+    recovery_rows: int = 20_000
+    checkpoint_interval: timedelta = timedelta(seconds=10)
+    time_skew: timedelta = timedelta(seconds=-2)
+    status_interval: timedelta = timedelta(seconds=1)
+    emitted: bool = False
+
+    def __post_init__(self) -> None:
+        check_slot_name(self.slot)
+        check_common(self)
+        if self.emitted and self.lane_by is OutboxLanes.KEY:
+            raise SettingsError("messages that are emitted into the WAL keep the order of all; set lane_by to outbox")
+        if not 1 <= self.recovery_rows <= 1_000_000:
+            raise SettingsError("recovery_rows must be between 1 and 1000000")
+        if self.checkpoint_interval < timedelta(milliseconds=1):
+            raise SettingsError("checkpoint_interval must be at least 1ms")
+        if self.time_skew > timedelta(0):
+            raise SettingsError("replication_checkpoint_time_skew must not be more than 0s: it is taken off the time")
+        if self.lane_by is OutboxLanes.KEY and self.columns.key is None:
+            raise SettingsError("lane_by is key, and the outbox has no column for it; map one, or set lane_by to outbox")
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,)
+
+    @property
+    def on_slot_loss(self) -> SlotLossRule:
+        """The table has what the slot had."""
+        return SlotLossRule.RESNAPSHOT
+
+
+SourceSettings: TypeAlias = ChangesSettings | OutboxSettings
+
+
+def check_common(source: SourceSettings) -> None:
+    """Refuse what no source can do."""
+    if source.status_interval < timedelta(milliseconds=1):
+        raise SettingsError("status_interval must be at least 1ms")
+    if not 1 <= source.lanes <= 256:
+        raise SettingsError("lanes must be between 1 and 256")
+    if not MIB // 16 <= source.max_bytes <= 100 * MIB:
+        # Partitions travel inside of Spark's messages, which end at 128 MiB.
+        raise SettingsError("max_bytes must be between 64KiB and 100MiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +249,21 @@ class NatsSinkSettings:
         return self.requests and self.encoding is Encoding.CREEK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSinkSettings:
+    """A message broker, for messages of an outbox, or for changes as JSON in Debezium's envelope."""
+
+    name: str
+    access: BrokerAccess
+
+
 SinkSettings: TypeAlias = (
-    PostgresSinkSettings | ParquetSinkSettings | ConsoleSinkSettings | NoopSinkSettings | NatsSinkSettings
+    PostgresSinkSettings
+    | ParquetSinkSettings
+    | ConsoleSinkSettings
+    | NoopSinkSettings
+    | NatsSinkSettings
+    | BrokerSinkSettings
 )
 
 
@@ -198,7 +276,7 @@ class PipelineSettings:
     """
 
     name: str
-    source: ChangesSettings
+    source: SourceSettings
     sinks: tuple[SinkSettings, ...]
     checkpoint: str
     state_url: str = field(repr=False)
@@ -212,6 +290,9 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         if self.listen is not None:
             parse_listen(self.listen)
+        transform = self.transform
+        if isinstance(self.source, OutboxSettings) and transform is not None and (transform.mask or transform.hash):
+            raise SettingsError("mask and hash work on columns of tables, and an outbox has messages; use filter or sql")
         if not self.sinks:
             raise SettingsError("name at least one sink")
         names = [sink.name for sink in self.sinks]
@@ -219,6 +300,7 @@ class PipelineSettings:
             if names.count(name) > 1:
                 raise SettingsError(f"two sinks are called {name!r}; give each a name of its own")
         for sink in self.sinks:
+            self._check_kind(sink)
             if isinstance(sink, NatsSinkSettings):
                 self._check_nats(sink)
         self._check_streams([sink for sink in self.sinks if isinstance(sink, NatsSinkSettings)])
@@ -240,6 +322,12 @@ class PipelineSettings:
                 raise SettingsError(
                     f"sinks {first.name!r} and {second.name!r} have the same streams; give one of them another namespace"
                 )
+
+    def _check_kind(self, sink: SinkSettings) -> None:
+        """Messages are no rows of tables."""
+        holds_tables = isinstance(sink, PostgresSinkSettings | ParquetSinkSettings | NatsSinkSettings)
+        if isinstance(self.source, OutboxSettings) and holds_tables:
+            raise SettingsError(f"sink {sink.name!r} holds tables, and an outbox has messages; name a broker")
 
     def _check_nats(self, sink: NatsSinkSettings) -> None:
         if self.source.lane_by is not LaneRule.TABLE:

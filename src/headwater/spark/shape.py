@@ -8,6 +8,7 @@ from pyspark.sql.types import (
     BinaryType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -16,11 +17,16 @@ from pyspark.sql.types import (
 
 
 class Shape(StrEnum):
-    """How a change looks: any table's row as JSON, one table's own columns, or frames of what the server sent."""
+    """How changes look: any table's row as JSON, one table's own columns, or frames of what the server sent.
+
+    Messages of an outbox have columns of their own, or come packed, many in one value.
+    """
 
     ENVELOPE = "envelope"
     TABLE = "table"
     WIRE = "wire"
+    MESSAGE = "message"
+    PACKED = "packed"
 
 
 ENVELOPE: Final = StructType(
@@ -39,6 +45,24 @@ ENVELOPE: Final = StructType(
     ]
 )
 
+# An outbox: what a broker is given, and where it was written, which a row that was read from its table does not tell.
+MESSAGES: Final = StructType(
+    [
+        StructField("id", StringType(), nullable=False),
+        StructField("topic", StringType(), nullable=False),
+        StructField("type", StringType(), nullable=False),
+        StructField("key", StringType()),
+        StructField("payload", BinaryType(), nullable=False),
+        StructField("content_type", StringType(), nullable=False),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("created_at", TimestampType(), nullable=False),
+        StructField("commit_lsn", LongType()),
+        StructField("ordinal", IntegerType()),
+        StructField("xid", LongType()),
+    ]
+)
+
+# Of both the shapes `wire` and `packed`.
 WIRE: Final = StructType(
     [
         StructField("lane", IntegerType()),

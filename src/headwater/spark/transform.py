@@ -1,4 +1,6 @@
-"""The user's own transform: a filter, then SQL over the view `changes` or a function from DataFrame to DataFrame.
+"""The user's own transform: a filter, then SQL over a view or a function from DataFrame to DataFrame.
+
+The view is called `changes`, or for an outbox `messages`.
 
 What comes out has the columns that went in, so that sinks need not know whether there was a transform. Masks and hashes are
 not here: the source applies them while it decodes, before anything else can see the values.
@@ -14,16 +16,17 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from headwater.errors import TransformError
 from headwater.spark.sentence import first_sentence
 from headwater.spark.settings import TransformSettings
-from headwater.spark.shape import ENVELOPE
+from headwater.spark.shape import ENVELOPE, MESSAGES, Shape
 
-VIEW = "changes"
+VIEW, MESSAGES_VIEW = "changes", "messages"
 
 
-def apply_transform(changes: DataFrame, settings: TransformSettings) -> DataFrame:
+def apply_transform(changes: DataFrame, settings: TransformSettings, shape: Shape = Shape.ENVELOPE) -> DataFrame:
     """The changes after filter and the user's SQL or function, with the columns of `changes` in their order.
 
     Raises TransformError for whatever Spark, or the user's function, raises before a row is read.
@@ -34,17 +37,17 @@ def apply_transform(changes: DataFrame, settings: TransformSettings) -> DataFram
             result = result.filter(settings.filter)
     if settings.sql is not None:
         with _explained("transform.sql"):
-            result.createOrReplaceTempView(VIEW)
+            result.createOrReplaceTempView(_views(shape)[0])
             # The session of a micro-batch is not the one that started the stream.
             result = result.sparkSession.sql(settings.sql)
     if settings.function is not None:
         result = _call(settings.function, result)
-    return _in_shape(result)
+    return _in_shape(result, shape)
 
 
-def check_transform(spark: SparkSession, settings: TransformSettings) -> None:
+def check_transform(spark: SparkSession, settings: TransformSettings, shape: Shape = Shape.ENVELOPE) -> None:
     """Try the transform on no changes at all, aside from the views and settings of the session."""
-    apply_transform(spark.newSession().createDataFrame([], ENVELOPE), settings)
+    apply_transform(spark.newSession().createDataFrame([], _views(shape)[1]), settings, shape)
 
 
 def load_function(name: str) -> Callable[[DataFrame], object]:
@@ -83,9 +86,15 @@ def _call(name: str, changes: DataFrame) -> DataFrame:
     return result
 
 
-def _in_shape(result: DataFrame) -> DataFrame:
-    """The result with the columns in order, if it has exactly those of `changes`."""
-    wanted = {field.name: field.dataType.simpleString() for field in ENVELOPE}
+def _views(shape: Shape) -> tuple[str, StructType]:
+    """The name and the columns of the view that a transform sees: messages of an outbox, or changes."""
+    return (MESSAGES_VIEW, MESSAGES) if shape is Shape.MESSAGE else (VIEW, ENVELOPE)
+
+
+def _in_shape(result: DataFrame, shape: Shape) -> DataFrame:
+    """The result with the columns in order, if it has exactly those of the view."""
+    view, columns = _views(shape)
+    wanted = {field.name: field.dataType.simpleString() for field in columns}
     found = [(field.name, field.dataType.simpleString()) for field in result.schema]
     counts = Counter(name for name, _ in found)
     wrong = [
@@ -96,10 +105,10 @@ def _in_shape(result: DataFrame) -> DataFrame:
     ]
     if wrong:
         raise TransformError(
-            f"the transform must return the columns of `{VIEW}`, and does not: {'; '.join(wrong)}; "
-            f"select {', '.join(ENVELOPE.fieldNames())}"
+            f"the transform must return the columns of `{view}`, and does not: {'; '.join(wrong)}; "
+            f"select {', '.join(columns.fieldNames())}"
         )
-    return result.select(*ENVELOPE.fieldNames())
+    return result.select(*columns.fieldNames())
 
 
 def _listed(what: str, names: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from headwater.capture.tables import Progress, Reading, TableStore, prepare_tabl
 from headwater.errors import SourceError
 from headwater.model import Lsn
 from headwater.postgres.connect import connect_sync
-from headwater.spark.pipeline import require_all_read
+from headwater.spark.feed import build_feed
 from headwater.spark.settings import ChangesSettings, NoopSinkSettings, PipelineSettings
 from tests.waiting import eventually
 
@@ -134,8 +134,8 @@ def test_a_run_that_ends_with_a_table_unread_says_so(store, database, tmp_path):
         checkpoint=str(tmp_path),
         state_url=database,
     )
-    require_all_read(settings)
+    build_feed(settings).require_all_read()
     store.request(("public", "orders"))
     store.save_error(("public", "orders"), "role x may not read it")
     with pytest.raises(SourceError, match=r"table public\.orders could not be read: role x may not read it"):
-        require_all_read(settings)
+        build_feed(settings).require_all_read()

@@ -18,8 +18,9 @@ HEADER_BYTES = len(_ID) - 2 + len(b"\r\n\r\n")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Messages of one subject, in order."""
+    """Messages of one stream, in order: all of one subject, or each of its own."""
 
+    # That of all messages, unless there are `subjects`: then it only stands for them in what is said about them.
     subject: str
     # Nats-Msg-Id of each; JetStream stores none of them twice within the stream's duplicate window.
     ids: pa.Array
@@ -28,13 +29,15 @@ class Outgoing:
     headers: pa.Array | None = None
     # Where messages may consist of several packets: true for the first of each. Without it, each is a message of its own.
     starts: pa.Array | None = None
+    # The subject of each, where they are not of one.
+    subjects: pa.Array | None = None
 
     def __post_init__(self) -> None:
-        columns = [column for column in (self.ids, self.payloads, self.headers, self.starts) if column is not None]
-        if len({len(column) for column in columns}) != 1:
+        if len({len(column) for column in self._columns if column is not None}) != 1:
             raise SettingsError(f"the columns of the messages for {self.subject!r} differ in length")
-        if not self.subject or any(character.isspace() for character in self.subject):
-            raise SettingsError(f"{self.subject!r} is no subject of NATS; it must not be empty nor hold blanks")
+        for subject in [self.subject] if self.subjects is None else self.subjects.unique().to_pylist():
+            if not subject or any(character.isspace() for character in subject):
+                raise SettingsError(f"{subject!r} is no subject of NATS; it must not be empty nor hold blanks")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -44,21 +47,26 @@ class Outgoing:
         sizes = _sizes(self.ids) + _sizes(self.payloads) + HEADER_BYTES
         return sizes if self.headers is None else sizes + _sizes(self.headers)
 
+    def subject_of(self, index: int) -> str:
+        return self.subject if self.subjects is None else str(self.subjects[index])
+
     def part(self, start: int, end: int) -> "Outgoing":
-        columns = (self.ids, self.payloads, self.headers, self.starts)
-        return Outgoing(
-            self.subject, *(column if column is None else column.slice(start, end - start) for column in columns)
-        )
+        columns = (column if column is None else column.slice(start, end - start) for column in self._columns)
+        return Outgoing(self.subject, *columns)
 
     def chosen(self, indices: Integers, rounds: Integers) -> "Outgoing":
         """Some of the messages; the ids of those whose round n is not 0 end in `-r<n>`."""
         if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
             chosen = self.part(int(indices[0]), int(indices[-1]) + 1)
         else:
-            columns = (self.ids, self.payloads, self.headers, self.starts)
             places = pa.array(indices)
-            chosen = Outgoing(self.subject, *(column if column is None else column.take(places) for column in columns))
+            columns = (column if column is None else column.take(places) for column in self._columns)
+            chosen = Outgoing(self.subject, *columns)
         return replace(chosen, ids=_renamed(chosen.ids, rounds)) if rounds.any() else chosen
+
+    @property
+    def _columns(self) -> tuple[pa.Array | None, ...]:
+        return self.ids, self.payloads, self.headers, self.starts, self.subjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ def build_frames(outgoing: Outgoing, reply_prefix: str, first: int) -> Frames:
         _constant(b" "),
     )
     joined = pc.binary_join_element_wise(
-        _constant(f"HPUB {outgoing.subject} {reply_prefix}".encode()),
+        *_destinations(outgoing, reply_prefix),
         line,
         _constant(_ID),
         outgoing.ids.cast(pa.large_binary()),
@@ -96,6 +104,12 @@ def build_frames(outgoing: Outgoing, reply_prefix: str, first: int) -> Frames:
         _constant(b""),
     )
     return Frames(memoryview(joined.buffers()[2]), _offsets(joined))
+
+
+def _destinations(outgoing: Outgoing, reply_prefix: str) -> list[pa.Array | pa.Scalar]:
+    if outgoing.subjects is None:
+        return [_constant(f"HPUB {outgoing.subject} {reply_prefix}".encode())]
+    return [_constant(b"HPUB "), outgoing.subjects.cast(pa.large_binary()), _constant(f" {reply_prefix}".encode())]
 
 
 def _renamed(ids: pa.Array, rounds: Integers) -> pa.Array:

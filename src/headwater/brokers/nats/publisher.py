@@ -65,7 +65,7 @@ class Publisher:
         patience = _Patience(self._seconds)
         while (start := ledger.first_open()) is not None:
             try:
-                failure = self._attempt(outgoing, ledger)
+                problem = self._attempt(outgoing, ledger)
             except BrokerUnavailable as error:
                 self.close()
                 patience.spend(start, error)
@@ -74,17 +74,24 @@ class Publisher:
                 self.close()
                 raise
             else:
-                if failure is not None:
-                    patience.spend(start, self._refused(outgoing.subject, failure))
+                if problem is not None:
+                    patience.spend(start, problem)
             ledger.reopen_misplaced()
         return ledger.result()
 
-    def _attempt(self, outgoing: Outgoing, ledger: Ledger) -> Failure | None:
+    def connected(self) -> Link:
+        """The link, for requests between publishes; opened again if the last publish has closed it."""
+        if self._link is None:
+            self._link = Link(self._access)
+            self.max_payload = self._link.max_payload
+        return self._link
+
+    def _attempt(self, outgoing: Outgoing, ledger: Ledger) -> BrokerUnavailable | None:
         """Send what is open and note the answers; what went wrong, for a reason that may pass.
 
         Once a message is refused or found in the wrong place nothing new is sent: all behind it would be misplaced too.
         """
-        link = self._connected()
+        link = self.connected()
         self._refuse_oversized(outgoing, ledger)
         indices = ledger.to_send()
         flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access)
@@ -104,13 +111,7 @@ class Publisher:
         finally:
             if flight.sent:
                 ledger.note_sent(int(indices[flight.sent - 1]) + 1)
-        return failure
-
-    def _connected(self) -> Link:
-        if self._link is None:
-            self._link = Link(self._access)
-            self.max_payload = self._link.max_payload
-        return self._link
+        return None if failure is None else self._refused(outgoing.subject_of(int(indices[failure.number])), failure)
 
     def _refuse_oversized(self, outgoing: Outgoing, ledger: Ledger) -> None:
         """The server would hang up on a publish larger than this."""

@@ -21,9 +21,10 @@ from headwater.errors import HeadwaterError, SlotMissing
 from headwater.postgres.connect import describe
 from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.replication.publication import AddTables, Create, Publication, plan
+from headwater.spark.feed import build_feed
 from headwater.spark.lease import find_holder
 from headwater.spark.session import build_session
-from headwater.spark.settings import ChangesSettings, PipelineSettings, SinkSettings, TransformSettings
+from headwater.spark.settings import PipelineSettings, SinkSettings, SourceSettings, TransformSettings
 from headwater.spark.sinks.build import build_sink
 from headwater.spark.state import Rights, SavedReport, fetch_report, fetch_rights
 from headwater.spark.transform import check_transform
@@ -71,7 +72,7 @@ def _is_running(pipeline: PipelineSettings) -> bool:
     return find_holder(pipeline.state_url, pipeline.name) is not None
 
 
-def check_provision(source: ChangesSettings, looked: Looked) -> Iterator[Finding]:
+def check_provision(source: SourceSettings, looked: Looked) -> Iterator[Finding]:
     """Whether a run will have its publication: tables that it lacks are added, and none is made for an older slot."""
     subject, found, database = f"publication {source.publication}", looked.publication, looked.database
     if not looked.chosen:
@@ -167,7 +168,7 @@ def _check_code(pipeline: PipelineSettings, transform: TransformSettings) -> Ite
             name = f"headwater check {pipeline.name}"
             spark = build_session(name, master="local[1]", settings=pipeline.spark, java_home=java)
             stack.callback(spark.stop)
-            check_transform(spark, transform)
+            check_transform(spark, transform, build_feed(pipeline).shape)
         except HeadwaterError as exc:
             yield refused("transform", exc)
         else:

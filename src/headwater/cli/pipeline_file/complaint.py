@@ -9,20 +9,35 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from headwater.cli.pipeline_file.model import (
+    Columns,
     ConsoleSink,
     File,
+    KafkaSink,
     NatsSink,
     NoopSink,
+    OutboxSource,
     ParquetSink,
     PostgresSink,
+    RabbitmqSink,
+    ServiceBusSink,
     Source,
     Transform,
 )
 from headwater.cli.pipeline_file.values import Path
 
 _SINKS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
-    {"postgres": PostgresSink, "parquet": ParquetSink, "nats": NatsSink, "console": ConsoleSink, "noop": NoopSink}
+    {
+        "postgres": PostgresSink,
+        "parquet": ParquetSink,
+        "nats": NatsSink,
+        "rabbitmq": RabbitmqSink,
+        "servicebus": ServiceBusSink,
+        "kafka": KafkaSink,
+        "console": ConsoleSink,
+        "noop": NoopSink,
+    }
 )
+_SOURCES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({"changes": Source, "outbox": OutboxSource})
 _SECTIONS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({"source": Source, "transform": Transform})
 _NAME_PATTERN: Final = "must be 1 to 63 letters, digits, `_`, `-` and `.`, and begin with a letter or a digit"
 _PLAIN: Final = MappingProxyType(
@@ -54,8 +69,10 @@ def shown(path: Path) -> str:
 
 
 def _path(details: ErrorDetails) -> Path:
-    """Where the fault is; pydantic puts a sink's type behind its place in the list, which the file does not."""
+    """Where the fault is; pydantic puts the type of a sink or source behind its place, which the file does not."""
     location = details["loc"]
+    if location[:1] == ("source",) and len(location) > 1 and location[1] in _SOURCES:
+        return (location[0], *location[2:])
     if location[:1] == ("sinks",) and len(location) > 2:
         return (*location[:2], *location[3:])
     if details["type"].startswith("union_tag"):
@@ -68,6 +85,8 @@ def _fault(details: ErrorDetails) -> str:
     match details["type"]:
         case "extra_forbidden":
             return _unknown(details["loc"])
+        case "union_tag_invalid" if details["loc"] == ("source",):
+            return f"must be one of {', '.join(_SOURCES)}"
         case "missing" | "union_tag_not_found":
             return "is missing" + (f"; write one of {', '.join(_SINKS)}" if details["type"] != "missing" else "")
         case "union_tag_invalid":
@@ -110,6 +129,10 @@ def _keys(location: Path) -> list[str]:
     match location:
         case ("sinks", int(), str(kind), _):
             model: type[BaseModel] = _SINKS[kind]
+        case ("source", str(kind), "columns", _):
+            model = Columns
+        case ("source", str(kind), _) if kind in _SOURCES:
+            model = _SOURCES[kind]
         case (str(section), _) if section in _SECTIONS:
             model = _SECTIONS[section]
         case _:

@@ -4,39 +4,53 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path as FilePath
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from pydantic import ValidationError
 
+from headwater.brokers.kafka.access import KafkaAccess
 from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.broker import NatsBrokerSettings
 from headwater.brokers.nats.streams import StreamLimits
+from headwater.brokers.rabbitmq.access import RabbitmqAccess
+from headwater.brokers.registry import BrokerAccess, NatsMessages
+from headwater.brokers.servicebus.access import ServiceBusAccess
 from headwater.cli.pipeline_file.complaint import complaints, shown
 from headwater.cli.pipeline_file.model import (
     AnySink,
+    AnySource,
+    Columns,
     ConsoleSink,
     File,
+    KafkaSink,
     NatsSink,
     NoopSink,
+    OutboxSource,
     ParquetSink,
     PostgresSink,
-    Source,
+    RabbitmqSink,
+    ServiceBusSink,
 )
 from headwater.cli.pipeline_file.values import Path, Toml, interpolate
 from headwater.creek.names import Generation
 from headwater.errors import SettingsError
+from headwater.outbox.columns import OutboxColumns
 from headwater.postgres.connect import complete
 from headwater.spark.session import merge
 from headwater.spark.settings import (
+    BrokerSinkSettings,
     ChangesSettings,
     ConsoleSinkSettings,
     NatsSinkSettings,
     NoopSinkSettings,
+    OutboxSettings,
     ParquetSinkSettings,
     PipelineSettings,
     PostgresSinkSettings,
     SinkSettings,
+    SourceSettings,
     TransformSettings,
     parse_listen,
 )
@@ -118,7 +132,7 @@ def _pipeline(file: File, path: FilePath) -> PipelineSettings:
         return PipelineSettings(
             name=file.name,
             source=source,
-            sinks=tuple(_sink(sink, path.parent) for sink in file.sinks),
+            sinks=tuple(_sink(sink, path.parent, file.source) for sink in file.sinks),
             checkpoint=_place(file.checkpoint or f"checkpoints/{file.name}", path.parent),
             state_url=source.url if file.state_url is None else file.state_url,
             transform=transform,
@@ -143,11 +157,30 @@ def _check_sinks(file: File, faults: _Faults, base: FilePath) -> None:
                 complete(sink.url)
         if isinstance(sink, NatsSink):
             with faults.at("sinks", place):
-                _nats_sink(sink, base)
+                _sink(sink, base, file.source)
+        if isinstance(sink, RabbitmqSink | ServiceBusSink | KafkaSink):
+            with faults.at("sinks", place):
+                _access(sink, base)
 
 
-def _source(source: Source, pipeline: str) -> ChangesSettings:
+def _source(source: AnySource, pipeline: str) -> SourceSettings:
     slot = source.slot or pipeline
+    if isinstance(source, OutboxSource):
+        return OutboxSettings(
+            url=source.url or complete(""),
+            slot=slot,
+            publication=source.publication or slot,
+            table=source.table,
+            columns=_columns(source),
+            lanes=source.lanes,
+            lane_by=source.lane_by,
+            max_bytes=source.max_bytes,
+            recovery_rows=source.recovery_rows,
+            checkpoint_interval=source.checkpoint_interval,
+            time_skew=source.replication_checkpoint_time_skew,
+            status_interval=source.status_interval,
+            emitted=source.emitted,
+        )
     return ChangesSettings(
         # Spark hands on no option that is empty.
         url=source.url or complete(""),
@@ -164,7 +197,31 @@ def _source(source: Source, pipeline: str) -> ChangesSettings:
     )
 
 
-def _sink(sink: AnySink, base: FilePath) -> SinkSettings:
+def _columns(source: OutboxSource) -> OutboxColumns:
+    """The columns of a preset, and what the file says of them."""
+    given = (source.columns or Columns()).model_dump(exclude_none=True, exclude={"header_columns"})
+    headers = tuple((source.columns or Columns()).header_columns.items())
+    preset = source.preset or ("headwater" if source.columns is None else None)
+    match preset:
+        case None:
+            known: dict[str, Any] = {}
+        case "headwater":
+            known = asdict(OutboxColumns.headwater())
+        case "debezium":
+            known = asdict(OutboxColumns.debezium())
+        case "dialogporten":
+            known = asdict(OutboxColumns.dialogporten("outbox"))
+    known |= given
+    # A value for all takes the place of a column, and the other way round.
+    known |= {f"{part}_value": None for part in ("topic", "type") if given.get(part)}
+    known |= {part: None for part in ("topic", "type") if given.get(f"{part}_value")}
+    missing = [part for part in ("id", "payload") if part not in known]
+    if missing:
+        raise SettingsError(f"columns has no {missing[0]}; name the column, or set preset to debezium or dialogporten")
+    return OutboxColumns(**{**known, "header_columns": headers or known.get("header_columns", ())})
+
+
+def _sink(sink: AnySink, base: FilePath, source: AnySource) -> SinkSettings:
     match sink:
         case PostgresSink():
             return PostgresSinkSettings(
@@ -176,14 +233,44 @@ def _sink(sink: AnySink, base: FilePath) -> SinkSettings:
             return ConsoleSinkSettings(name=sink.name)
         case NoopSink():
             return NoopSinkSettings(name=sink.name)
+        case NatsSink() if isinstance(source, OutboxSource):
+            return BrokerSinkSettings(name=sink.name, access=_nats_messages(sink, base))
         case NatsSink():
             return _nats_sink(sink, base)
+        case RabbitmqSink() | ServiceBusSink() | KafkaSink():
+            return BrokerSinkSettings(name=sink.name, access=_access(sink, base))
         case _:
             assert_never(sink)
 
 
-def _nats_sink(sink: NatsSink, base: FilePath) -> NatsSinkSettings:
-    access = NatsAccess(
+def _access(sink: RabbitmqSink | ServiceBusSink | KafkaSink, base: FilePath) -> BrokerAccess:
+    """Where a broker is, and how to get in: the keys of the file are those of the access, but for a few."""
+    given = sink.model_dump(exclude={"type", "name", "event_source"})
+    match sink:
+        case RabbitmqSink():
+            files = {name: _file(given[name], base) for name in ("tls_ca", "tls_cert", "tls_key")}
+            return RabbitmqAccess(**{**given, **files}, source=sink.event_source)
+        case ServiceBusSink():
+            return ServiceBusAccess(**given, source=sink.event_source)
+        case KafkaSink():
+            return KafkaAccess(**given, source=sink.event_source)
+        case _:
+            assert_never(sink)
+
+
+def _nats_messages(sink: NatsSink, base: FilePath) -> NatsMessages:
+    settings = NatsBrokerSettings(
+        subject=sink.subject,
+        source=sink.event_source,
+        stream=sink.stream,
+        stream_subjects=sink.stream_subjects,
+        limits=_limits(sink),
+    )
+    return NatsMessages(access=_nats_access(sink, base), settings=settings)
+
+
+def _nats_access(sink: NatsSink, base: FilePath) -> NatsAccess:
+    return NatsAccess(
         url=sink.url,
         user=sink.user,
         password=sink.password,
@@ -197,21 +284,27 @@ def _nats_sink(sink: NatsSink, base: FilePath) -> NatsSinkSettings:
         tls_cert=_file(sink.tls_cert, base),
         tls_key=_file(sink.tls_key, base),
     )
-    limits = StreamLimits(
+
+
+def _limits(sink: NatsSink) -> StreamLimits:
+    return StreamLimits(
         replicas=sink.replicas,
         max_age=sink.max_age,
         max_bytes=sink.max_bytes,
         max_msgs=sink.max_msgs,
         retention=sink.retention,
     )
+
+
+def _nats_sink(sink: NatsSink, base: FilePath) -> NatsSinkSettings:
     return NatsSinkSettings(
         name=sink.name,
-        access=access,
+        access=_nats_access(sink, base),
         namespace=sink.namespace,
         generation=Generation(str(sink.generation)),
         encoding=sink.encoding,
         cloudevents=sink.cloudevents,
-        limits=limits,
+        limits=_limits(sink),
         requests=sink.requests,
         requests_tables=sink.requests_tables,
     )

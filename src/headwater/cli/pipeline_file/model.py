@@ -3,11 +3,12 @@
 from datetime import timedelta
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from headwater.brokers.nats.streams import Retention
 from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
-from headwater.spark.settings import MIB, Encoding, LaneRule, SchemaChanges, SlotLossRule, SnapshotRule
+from headwater.outbox.columns import OUTBOX_TABLE
+from headwater.spark.settings import MIB, Encoding, LaneRule, OutboxLanes, SchemaChanges, SlotLossRule, SnapshotRule
 
 
 def _read_size(value: Toml) -> Toml:
@@ -18,6 +19,10 @@ def _read_duration(value: Toml) -> timedelta:
     if not isinstance(value, str):
         raise ValueError("must be a duration such as 500ms, 2s or 1m")
     return parse_duration(value)
+
+
+def _read_skew(value: Toml) -> timedelta:
+    return -_read_duration(value[1:]) if isinstance(value, str) and value.startswith("-") else _read_duration(value)
 
 
 def _read_spark(value: Toml) -> Toml:
@@ -35,8 +40,9 @@ class Section(BaseModel):
 
 
 class Source(Section):
-    """`[source]`."""
+    """`[source]`, of type changes."""
 
+    type: Literal["changes"] = "changes"
     url: str = ""
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     slot: str | None = None
@@ -48,6 +54,53 @@ class Source(Section):
     snapshot: SnapshotRule = SnapshotRule.INITIAL
     on_slot_loss: SlotLossRule = SlotLossRule.FAIL
     status_interval: Duration = timedelta(seconds=1)
+
+
+class Columns(Section):
+    """`[source.columns]`: which column of an outbox is what, and what stands in for columns that there are not."""
+
+    id: str | None = None
+    topic: str | None = None
+    type: str | None = None
+    key: str | None = None
+    payload: str | None = None
+    headers: str | None = None
+    created_at: str | None = None
+    xid: str | None = None
+    topic_value: str | None = None
+    type_value: str | None = None
+    header_columns: dict[str, str] = {}
+
+
+class OutboxSource(Section):
+    """`[source]`, of type outbox."""
+
+    type: Literal["outbox"]
+    url: str = ""
+    table: str = OUTBOX_TABLE
+    emitted: bool = False
+    preset: Literal["headwater", "debezium", "dialogporten"] | None = None
+    columns: Columns | None = None
+    slot: str | None = None
+    publication: str | None = None
+    lanes: int = 4
+    lane_by: OutboxLanes = OutboxLanes.OUTBOX
+    max_bytes: Size = 16 * MIB
+    recovery_rows: int = 20_000
+    checkpoint_interval: Duration = timedelta(seconds=10)
+    replication_checkpoint_time_skew: Annotated[timedelta, BeforeValidator(_read_skew)] = timedelta(seconds=-2)
+    status_interval: Duration = timedelta(seconds=1)
+
+
+def _source_type(value: object) -> str:
+    if isinstance(value, dict):
+        return str(value.get("type", "changes"))
+    return str(getattr(value, "type", "changes"))
+
+
+AnySource: TypeAlias = Annotated[
+    Annotated[Source, Tag("changes")] | Annotated[OutboxSource, Tag("outbox")], Discriminator(_source_type)
+]
 
 
 class Transform(Section):
@@ -121,9 +174,60 @@ class NatsSink(Section):
     retention: Retention | None = None
     requests: bool = True
     requests_tables: tuple[str, ...] = ()
+    subject: str = "{topic}"
+    stream: str | None = None
+    stream_subjects: tuple[str, ...] = ()
+    event_source: str = "headwater"
 
 
-AnySink: TypeAlias = Annotated[PostgresSink | ParquetSink | ConsoleSink | NoopSink | NatsSink, Field(discriminator="type")]
+class RabbitmqSink(Section):
+    """`[[sinks]]` of type rabbitmq."""
+
+    type: Literal["rabbitmq"]
+    name: str = "rabbitmq"
+    url: str
+    exchange: str = ""
+    routing_key: str = "{topic}"
+    mandatory: bool = True
+    declare: bool = False
+    event_source: str = "headwater"
+    timeout: Duration = timedelta(seconds=30)
+    heartbeat: Duration = timedelta(seconds=30)
+    max_pending: int = 5000
+    max_bytes: Size = 128 * MIB
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class ServiceBusSink(Section):
+    """`[[sinks]]` of type servicebus."""
+
+    type: Literal["servicebus"]
+    name: str = "servicebus"
+    connection_string: str
+    entity: str = "{topic}"
+    sessions: bool = True
+    event_source: str = "headwater"
+    timeout: Duration = timedelta(seconds=30)
+
+
+class KafkaSink(Section):
+    """`[[sinks]]` of type kafka; `settings` are librdkafka's own."""
+
+    type: Literal["kafka"]
+    name: str = "kafka"
+    bootstrap_servers: str
+    topic: str = "{topic}"
+    event_source: str = "headwater"
+    timeout: Duration = timedelta(seconds=30)
+    settings: Annotated[dict[str, str], BeforeValidator(_read_spark)] = {}
+
+
+AnySink: TypeAlias = Annotated[
+    PostgresSink | ParquetSink | ConsoleSink | NoopSink | NatsSink | RabbitmqSink | ServiceBusSink | KafkaSink,
+    Field(discriminator="type"),
+]
 
 
 class File(Section):
@@ -134,7 +238,7 @@ class File(Section):
     state_url: str | None = None
     trigger_interval: Duration = timedelta(0)
     listen: str | None = None
-    source: Source
+    source: AnySource
     transform: Transform | None = None
     sinks: Annotated[tuple[AnySink, ...], Field(min_length=1)]
     spark: Annotated[dict[str, str], BeforeValidator(_read_spark)] = {}

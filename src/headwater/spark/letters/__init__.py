@@ -26,6 +26,7 @@ from headwater.spark.letters.making import (
     letter_of_envelope,
     letter_of_message,
     letters_at,
+    lineage_of,
     row_of,
     without_misfits,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "letter_of_read_envelope",
     "letters_at",
     "letters_of_rows",
+    "lineage_of",
     "list_earlier",
     "list_letters",
     "list_open",

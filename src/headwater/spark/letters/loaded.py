@@ -1,15 +1,14 @@
 """Rows that came with their whole table, as frames of inserts and as letters, and letters as such rows again. Pure."""
 
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
 
 from headwater.model import Lineage, Lsn, Op, Position
 from headwater.postgres.replication.batch import Batch, lay_out
 from headwater.postgres.replication.columnar import as_sent, decode_columns
-from headwater.postgres.replication.messages import Begin, Relation
+from headwater.postgres.replication.compose import describe_relation, insert_row
+from headwater.postgres.replication.messages import Begin
 from headwater.spark.frame import Chunk, Frame
 from headwater.spark.letters.letter import Letter, read_id
 from headwater.spark.letters.making import Envelope, frame_of, letter_of_envelope, letters_at
@@ -18,11 +17,11 @@ from headwater.spark.letters.making import Envelope, frame_of, letter_of_envelop
 def frame_of_rows(chunk: Chunk) -> Frame:
     """The rows as if each had been inserted, numbered as in their piece."""
     rows = zip(*(column.to_pylist() for column in chunk.rows.columns), strict=True)
-    data, bounds = lay_out([_insert(chunk.relation.oid, row) for row in rows])
+    data, bounds = lay_out([insert_row(chunk.relation.oid, row) for row in rows])
     batch = Batch(
         data,
         bounds,
-        relations={chunk.relation.oid: _describe(chunk.relation)},
+        relations={chunk.relation.oid: describe_relation(chunk.relation)},
         changes=chunk.rows.num_rows,
         end=None,
         begin=Begin(chunk.until, chunk.read_at, 0),
@@ -81,29 +80,3 @@ def chunk_of(letter: Letter) -> Chunk:
         until=letter.position.commit_lsn,
         read_at=letter.committed_at,
     )
-
-
-def _describe(relation: Relation) -> bytes:
-    """The Relation message of a table."""
-    head = struct.pack("!cI", b"R", relation.oid) + _string(relation.schema) + _string(relation.name)
-    columns = (
-        struct.pack("!B", column.key) + _string(column.name) + struct.pack("!Ii", column.type_oid, column.typmod)
-        for column in relation.columns
-    )
-    return head + relation.identity.encode() + struct.pack("!H", len(relation.columns)) + b"".join(columns)
-
-
-def _insert(oid: int, row: Sequence[Any]) -> bytes:
-    """The Insert message of a row of texts."""
-    return struct.pack("!cIcH", b"I", oid, b"N", len(row)) + b"".join(map(_value, row))
-
-
-def _value(text: str | None) -> bytes:
-    if text is None:
-        return b"n"
-    data = text.encode()
-    return struct.pack("!cI", b"t", len(data)) + data
-
-
-def _string(text: str) -> bytes:
-    return text.encode() + b"\0"

@@ -6,14 +6,17 @@ from typing import assert_never
 from headwater.model import Lineage
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.spark.settings import (
+    BrokerSinkSettings,
     ConsoleSinkSettings,
     NatsSinkSettings,
     NoopSinkSettings,
+    OutboxLanes,
     ParquetSinkSettings,
     PipelineSettings,
     PostgresSinkSettings,
     SinkSettings,
 )
+from headwater.spark.sinks.brokers import BrokerSink
 from headwater.spark.sinks.console import ConsoleSink
 from headwater.spark.sinks.nats import NatsSink
 from headwater.spark.sinks.noop import NoopSink
@@ -36,6 +39,7 @@ def build_sinks(settings: PipelineSettings) -> list[Sink]:
             tables=source.tables,
             publication=source.publication,
             lineage=lineage,
+            keyed=source.lane_by is OutboxLanes.KEY,
         )
         for sink in settings.sinks
     ]
@@ -50,10 +54,12 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
     tables: Sequence[str],
     publication: str = "",
     lineage: Lineage | None = None,
+    keyed: bool = False,
 ) -> Sink:
     """The sink, not yet opened. `tables` are those of the source, by name or pattern, `publication` what they come through.
 
-    Rows of the DataFrame `changes` do not say what their positions belong to: `lineage` does, if it is known.
+    Rows of the DataFrame `changes` do not say what their positions belong to: `lineage` does, if it is known. `keyed` if the
+    messages of an outbox keep their order by key alone.
     """
     match settings:
         case PostgresSinkSettings():
@@ -66,6 +72,11 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
             return ConsoleSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case NoopSinkSettings():
             return NoopSink(settings)
+        case BrokerSinkSettings():
+            schema, _, name = tables[0].partition(".")
+            return BrokerSink(
+                settings, pipeline=pipeline, state_url=state_url, table=(schema, name), lineage=lineage, keyed=keyed
+            )
         case NatsSinkSettings():
             return NatsSink(
                 settings,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import unix_micros
 
@@ -29,9 +30,10 @@ from headwater.spark.letters import (
     without_misfits,
 )
 from headwater.spark.settings import ConsoleSinkSettings
-from headwater.spark.shape import ENVELOPE, Shape
-from headwater.spark.sinks.lines import change_line, envelope_line, unplaced
+from headwater.spark.shape import ENVELOPE, MESSAGES, Shape
+from headwater.spark.sinks.lines import change_line, envelope_line, message_line, unplaced
 from headwater.spark.sinks.sink import Span, Written
+from headwater.spark.sources.outbox.messages import unpack_messages
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,6 +73,8 @@ class ConsoleSink:
                 rows = moments.select(*ENVELOPE.fieldNames()).collect()
                 attempt = "" if span.loading is None else span.loading.attempt
                 lines += (self._line(_with_moment(row.asDict()), attempt) for row in rows)
+            case Shape.PACKED | Shape.MESSAGE:
+                return self._print_messages(batch, shape)
             case Shape.TABLE:
                 raise SettingsError("the console sink takes changes of the shapes wire and envelope, not table")
         post_letters(self._state_url, letters)
@@ -78,6 +82,16 @@ class ConsoleSink:
         lines.sort(key=lambda line: line[0])
         self._print("".join(f"{line}\n" for _, line in lines))
         return Written(changes=len(lines), letters=len(letters))
+
+    def _print_messages(self, batch: DataFrame, shape: Shape) -> Written:
+        """Print messages of an outbox, in the order of each lane."""
+        if shape is Shape.PACKED:
+            parts = [unpack_messages(pa.py_buffer(bytes(row["frame"]))) for row in batch.select("frame").collect()]
+        else:
+            parts = batch.select(*MESSAGES.fieldNames()).toArrow().to_batches()
+        lines = [message_line(message) for part in parts for message in part.to_pylist()]
+        self._print("".join(f"{line}\n" for line in lines))
+        return Written(changes=len(lines))
 
     def replay(self, letter: Letter) -> None:
         """Print the row of a dead letter."""

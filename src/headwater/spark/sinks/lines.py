@@ -1,4 +1,5 @@
-"""A change as one line of JSON, as `headwater tail` writes it: the fields of the `changes` DataFrame and the event's id."""
+"""A change as one line of JSON, as `headwater tail` writes it: the fields of the `changes` DataFrame and the event's id; and
+a message of an outbox as such a line."""
 
 import json
 from collections.abc import Mapping
@@ -22,6 +23,18 @@ def change_line(change: Change, event_id: str) -> str:
 def envelope_line(envelope: Mapping[str, Any], event_id: str | None) -> str:
     """The line of a row of the DataFrame `changes`, which a transform may have made."""
     return _line(envelope, {name: _embedded(envelope[name]) for name in ("key", "before", "after")}, event_id)
+
+
+def message_line(message: Mapping[str, Any]) -> str:
+    """The line of a message of an outbox; a payload that is no text is written as hexadecimal digits."""
+    payload: bytes = message["payload"]
+    try:
+        shown = _embedded(payload.decode())
+    except UnicodeDecodeError:
+        shown = _quoted(payload.hex())
+    head = {name: message[name] for name in ("id", "topic", "type", "key")}
+    head |= {"headers": dict(message["headers"] or ()), "created_at": message["created_at"].isoformat()}
+    return f'{_quoted(head)[:-1]}, "payload": {shown}}}'
 
 
 def json_object(row: Row) -> str:

@@ -23,7 +23,7 @@ class NoopSink:
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
         seen = Observation()
-        changes = sum("changes") if shape is Shape.WIRE else count(lit(1))
+        changes = sum("changes") if shape in (Shape.WIRE, Shape.PACKED) else count(lit(1))
         batch.observe(seen, changes.alias("changes")).write.format("noop").mode("overwrite").save()
         # Of no rows at all the sum is NULL.
         return Written(changes=seen.get["changes"] or 0)

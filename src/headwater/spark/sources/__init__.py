@@ -4,11 +4,13 @@ from pyspark.sql import SparkSession
 
 from headwater.spark.sources.changes import ChangesDataSource
 from headwater.spark.sources.creek import CreekDataSource
+from headwater.spark.sources.outbox import OutboxDataSource
 
-__all__ = ["ChangesDataSource", "CreekDataSource", "register"]
+__all__ = ["ChangesDataSource", "CreekDataSource", "OutboxDataSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make our sources known to a session: `spark.readStream.format("headwater.changes")`, or `headwater.creek`."""
+    """Make our sources known to a session: `headwater.changes`, `headwater.creek` and `headwater.outbox`."""
     spark.dataSource.register(ChangesDataSource)
     spark.dataSource.register(CreekDataSource)
+    spark.dataSource.register(OutboxDataSource)

@@ -1,4 +1,4 @@
-"""Reading rows at an exported snapshot, by ADBC into Arrow, on a connection that each process keeps."""
+"""Reading rows, at an exported snapshot or as they are, by ADBC into Arrow, on a connection that each process keeps."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,8 +29,11 @@ class ReadFailed(Exception):
         self.is_passing, self.is_joined = is_passing, is_joined
 
 
-def rows_at(url: str, exported: str, query: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a query as a snapshot sees them; raises ReadFailed. No transaction is open when it ends."""
+def rows_at(url: str, exported: str | None, query: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a query as a snapshot sees them, or as they are now; raises ReadFailed.
+
+    No transaction is open when it ends.
+    """
     import adbc_driver_manager
     from adbc_driver_postgresql import StatementOptions  # type: ignore[import-untyped] # it has no types
 
@@ -38,7 +41,8 @@ def rows_at(url: str, exported: str, query: str) -> Iterator[pa.RecordBatch]:
     try:
         with closing(_kept.begin(complete(url)).cursor()) as cursor:
             cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_CHUNK_BYTES)})
-            cursor.executescript(import_snapshot(exported).query.as_string())
+            if exported is not None:
+                cursor.executescript(import_snapshot(exported).query.as_string())
             is_joined = True
             cursor.execute(query)
             yield from cursor.fetch_record_batch()

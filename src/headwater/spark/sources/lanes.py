@@ -73,6 +73,37 @@ def lanes_of(batch: Batch, lanes: int) -> Ints:
     return found
 
 
+def inserts_of(batch: Batch, table: tuple[str, str]) -> Batch | None:
+    """The batch with the rows that were inserted into one table, and no other change; None when there are none."""
+    index = Index.of(batch)
+    mine = [oid for oid, names in tables_in(batch).items() if table in names]
+    rows, oids = _rows(index)
+    everything = frozenset(_truncated_tables(index))
+    return _kept(index, rows[np.isin(oids, mine) & (index.tags[rows] == ord("I"))], lambda _message: everything)
+
+
+def split_by_column(batches: Sequence[Batch], lanes: int, column: str) -> Iterator[Laned]:
+    """Batches of inserts into one table, by lane: rows that are the same in a column are in one lane, in their order."""
+    for index in map(Index.of, batches):
+        lane_of = np.full(len(index.tags), _NO_LANE, np.int64)
+        for relation, messages in by_relation(index):
+            keyed = replace(relation, columns=tuple(replace(one, key=one.name == column) for one in relation.columns))
+            lane_of[messages] = _spread(_key_hash(index, keyed, messages), lanes)
+        yield from _pick(index, lane_of, lanes, keyed=True)
+
+
+def transactions_in(batch: Batch) -> list[tuple[Lsn, int]]:
+    """The commit and the 32-bit id of each transaction that a batch has changes of."""
+    index = Index.of(batch)
+    begins = np.flatnonzero(index.tags == ord("B"))
+    lead = 0 if batch.begin is None else batch.begin.xid
+    xids = np.concatenate(([lead], big_endian(batch.data, batch.bounds[begins] + _XID_AT, 4)))
+    changes = np.flatnonzero(index.steps)
+    transactions, first = np.unique(np.cumsum(index.tags == ord("B"))[changes], return_index=True)
+    commits = index.commit_lsn[changes[first]]
+    return [(Lsn(lsn), xid) for lsn, xid in zip(commits.tolist(), xids[transactions].tolist(), strict=True)]
+
+
 def self_contained(batch: Batch) -> Batch:
     """The batch with no more descriptions of tables than it needs, ready to travel."""
     index = Index.of(batch)
@@ -264,6 +295,11 @@ def _truncates_by_lane(index: Index, at: int, lanes: int, dropped: frozenset[int
         alone = bytes(message[: 1 + xid]) + (1).to_bytes(4) + options + oid.to_bytes(4)
         found.setdefault(lane, []).append((int(index.ordinal[at]) + step, alone))
     return found
+
+
+def _truncated_tables(index: Index) -> set[int]:
+    """All tables that a batch truncates."""
+    return {oid for at in np.flatnonzero(index.tags == ord("T")).tolist() for oid in _truncated(index, at)}
 
 
 def _described_before(index: Index, at: int) -> dict[int, bytes]:

@@ -88,6 +88,11 @@ class ChangeLog:
         return self._end
 
     @property
+    def done(self) -> Lsn:
+        """Whatever commits before it has been delivered, or was nothing of ours."""
+        return self._done
+
+    @property
     def held(self) -> Held:
         """The changes that were held back."""
         if self._held is None:

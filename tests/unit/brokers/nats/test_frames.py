@@ -35,6 +35,19 @@ def test_a_block_is_what_its_messages_are_one_by_one(messages, first, has_header
     assert outgoing.sizes().tolist() == sizes
 
 
+@given(st.lists(st.tuples(ids, st.sampled_from(["a", "b.c", "größe"])), min_size=1, max_size=5))
+def test_each_message_may_have_a_subject_of_its_own(messages):
+    names, subjects = zip(*messages, strict=True)
+    payloads = pa.array([b"x"] * len(messages), pa.binary())
+    outgoing = Outgoing("all of them", pa.array(names), payloads, subjects=pa.array(subjects))
+    frames = build_frames(outgoing, "in.", 3)
+    expected = [written(subject, f"in.{3 + at}", (name, b"x", None)) for at, (name, subject) in enumerate(messages)]
+    assert bytes(frames.part(0, len(messages))) == b"".join(expected)
+    last = len(messages) - 1
+    assert outgoing.part(last, last + 1).subject_of(0) == outgoing.subject_of(last) == subjects[-1]
+    assert outgoing.chosen(np.array([last]), np.array([0])).subjects.to_pylist() == [subjects[-1]]
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string()])
 def test_part_of_a_slice_is_built_from_where_it_begins(kind):
     payloads = pa.array([b"zero", b"one", b"two", b"three"], pa.binary()).cast(kind).slice(1)
@@ -60,3 +73,5 @@ def test_columns_of_different_length_are_refused():
 def test_what_is_no_subject_is_refused(subject):
     with pytest.raises(SettingsError, match="is no subject"):
         Outgoing(subject, pa.array(["a"]), pa.array([b"1"]))
+    with pytest.raises(SettingsError, match="is no subject"):
+        Outgoing("s", pa.array(["a", "b"]), pa.array([b"1", b"2"]), subjects=pa.array(["fine", subject]))

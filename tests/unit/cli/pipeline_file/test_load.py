@@ -157,7 +157,10 @@ def test_a_path_does_not_depend_on_where_the_program_runs(tmp_path, monkeypatch)
             "source.state_url: there is no such key here; it belongs to",
         ),
         (LEAST.replace("[source]", "[source]\nlane_by = 'row'"), "source.lane_by: must be table or key"),
-        (LEAST.replace("noop", "kafka"), "sinks[1].type: must be one of postgres, parquet, nats, console, noop"),
+        (
+            LEAST.replace("noop", "sqs"),
+            "sinks[1].type: must be one of postgres, parquet, nats, rabbitmq, servicebus, kafka, console, noop",
+        ),
         (LEAST.replace('type = "noop"', 'name = "x"'), "sinks[1].type: is missing; write one of postgres"),
         (LEAST.replace("noop", "postgres"), "sinks[1].url: is missing"),
         (LEAST.replace('["orders"]', '"orders"'), "source.tables: must be a list"),
@@ -185,7 +188,7 @@ def test_a_fault_is_one_sentence_with_the_key(wrong, said, faults):
 
 
 def test_all_faults_of_a_file_are_told_at_once(faults):
-    wrong = LEAST.replace("tables", "tabels").replace("noop", "kafka") + "[transform]\nfilter = 3"
+    wrong = LEAST.replace("tables", "tabels").replace("noop", "sqs") + "[transform]\nfilter = 3"
 
     first, *lines = faults(wrong).splitlines()
 

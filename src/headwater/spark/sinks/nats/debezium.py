@@ -36,6 +36,7 @@ class JsonMessages:
     ops: pa.StringArray
     payloads: pa.Array
     unchanged: pa.StringArray | None
+    keys: pa.StringArray
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -55,6 +56,7 @@ def to_json_messages(changes: pa.RecordBatch, *, database: str, name: str, sent_
             part["op"],
             _payloads(part, {"db": database, "schema": schema, "table": table}, name, sent_at),
             _unchanged(part["unchanged"]),
+            part["key"],
         )
 
 

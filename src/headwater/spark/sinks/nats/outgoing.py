@@ -26,7 +26,7 @@ _HEADER_BYTES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of one subject in order, not in packets yet; `unchanged` as in `Encoded`."""
+    """Messages of one subject in order, not in packets yet; `unchanged` as in `Encoded`, `keys` as JSON if they matter."""
 
     subject: str
     table: str
@@ -35,6 +35,7 @@ class Messages:
     committed_at: Ints
     payloads: pa.Array
     unchanged: pa.StringArray | None
+    keys: pa.StringArray | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -52,6 +53,7 @@ class Messages:
             self.committed_at[places],
             self.payloads.take(index),
             None if self.unchanged is None else self.unchanged.take(index),
+            None if self.keys is None else self.keys.take(index),
         )
 
 

@@ -240,7 +240,7 @@ class JsonParts:
     def _published(self, one: JsonMessages, ids: pa.StringArray) -> Messages:
         subject = self._whose.names.subject(Kind.WAL, one.schema, one.table)
         table = f"{one.schema}.{one.table}"
-        return Messages(subject, table, ids, one.ops, one.committed_at, one.payloads, one.unchanged)
+        return Messages(subject, table, ids, one.ops, one.committed_at, one.payloads, one.unchanged, one.keys)
 
 
 def _use(encoded: Encoded) -> SchemaUse:

@@ -14,7 +14,6 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, when
 
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.publisher import Publisher
@@ -33,11 +32,12 @@ from headwater.postgres.replication.publication import find_publication, require
 from headwater.spark.letters import Letter, chunk_of, frame_of, post_letters, prepare_letters
 from headwater.spark.letters.making import lineage_of
 from headwater.spark.settings import Encoding, NatsSinkSettings
-from headwater.spark.shape import ENVELOPE, Shape
+from headwater.spark.shape import Shape
 from headwater.spark.sinks.nats.follow import PublicationFollower, announce_published
 from headwater.spark.sinks.nats.parts import CreekParts, JsonParts, Part
 from headwater.spark.sinks.nats.schemas import Announced
 from headwater.spark.sinks.nats.task import OUTCOME, Address, Outcome, Writer, WriteTask
+from headwater.spark.sinks.ordered import by_table
 from headwater.spark.sinks.sink import Span, Written
 from headwater.spark.sources.envelope import SCHEMA as ENVELOPE_COLUMNS
 
@@ -123,7 +123,7 @@ class NatsSink:
         with self._lock:
             announced = self._announced
         task = WriteTask(self._address, shape, self._lineage, announced, attempt, span.start.commit_lsn)
-        rows = batch.select("lane", "frame") if shape is Shape.WIRE else _by_table(batch)
+        rows = batch.select("lane", "frame") if shape is Shape.WIRE else by_table(batch)
         outcome = self._run(rows, task)
         if outcome.large:
             loaded = rows.filter(f"lane = {_LOADED_LANE}").coalesce(1)
@@ -291,13 +291,6 @@ class NatsSink:
 
 def _under(part: Part, event_id: str) -> Part:
     return replace(part, messages=replace(part.messages, ids=pa.array([event_id], pa.string())))
-
-
-def _by_table(batch: DataFrame) -> DataFrame:
-    """The changes of a table together and in order; rows of whole tables are spread, for they have none."""
-    lanes, is_read = batch.sparkSession.sparkContext.defaultParallelism, col("op").eqNullSafe(str(Op.READ))
-    parted = batch.repartition(lanes, "schema", "table", when(is_read, col("ordinal")))
-    return parted.sortWithinPartitions("commit_lsn", "ordinal").select(*ENVELOPE.fieldNames())
 
 
 def _last_lsn(link: Link, stream: str, subject: str) -> Lsn | None:

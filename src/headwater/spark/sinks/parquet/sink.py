@@ -225,8 +225,8 @@ def _run(batch: DataFrame, shape: Shape, assignment: Assignment) -> list[Staged]
             # As a number, for a timestamp becomes the local time of whichever machine reads it.
             batch = batch.withColumn("committed_at", unix_micros("committed_at"))
             rows, task = batch.select(*ENVELOPE.fieldNames()), stage_envelopes
-        case Shape.TABLE:
-            raise SettingsError("the parquet sink takes changes of the shapes wire and envelope, not table")
+        case _:
+            raise SettingsError(f"the parquet sink takes changes of the shapes wire and envelope, not {shape}")
     staged: list[Staged] = rows.rdd.mapPartitionsWithIndex(partial(task, assignment)).collect()
     return staged
 

@@ -1,0 +1,86 @@
+"""Publishing to Kafka: many messages under way at once, acknowledged by all replicas in sync on return.
+
+librdkafka keeps the order of a partition while it tries again, and the brokers drop what they have already. What it gives
+up is sent again here, with what overtook it.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
+
+from headwater.brokers.base import Published, destinations
+from headwater.brokers.kafka.access import KafkaAccess
+from headwater.brokers.kafka.flight import Flight
+from headwater.brokers.kafka.ledger import Ledger
+from headwater.brokers.kafka.producer import build_producer, require_client
+from headwater.brokers.kafka.records import Record, records
+from headwater.brokers.kafka.refusal import unavailable
+from headwater.model import Messages
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Producer
+
+# Between passes; short, since librdkafka has waited already before it gave up.
+_PAUSE_SECONDS = 0.1
+
+
+class KafkaBroker:
+    """One writer, for one thread at a time. It counts no duplicates: the brokers drop those of a retry without a word."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        require_client()
+        self._access = access
+        self._producer: Producer | None = None
+        self._flight: Flight | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections, and of what is on its way after a publish that failed."""
+        if self._producer is not None:
+            producer, self._producer, self._flight = self._producer, None, None
+            # Closing waits for what is on its way, and would do so for ever.
+            producer.purge()
+            producer.close()
+
+    def publish(self, messages: Messages) -> Published:
+        """Send messages, each key in order; on return each is acknowledged, or refused for good.
+
+        What comes back is sent again, with what was stored behind it under its key, until nothing has moved for
+        `access.timeout`: then it is `BrokerUnavailable`.
+        """
+        ledger = Ledger(destinations(self._access.topic, messages).to_pylist(), messages.column("key").to_pylist())
+        fewest, since = len(messages), time.monotonic()
+        try:
+            while (first := ledger.first_open()) is not None:
+                flight = self._pass(records(self._access, messages, first), ledger)
+                ledger.reopen_overtaken()
+                if ledger.count_open() < fewest:
+                    fewest, since = ledger.count_open(), time.monotonic()
+                elif time.monotonic() - since > self._access.timeout.total_seconds():
+                    raise unavailable(self._access, flight.reason)
+                if flight.has_failed:
+                    time.sleep(_PAUSE_SECONDS)
+        except BaseException:
+            # Reports of what is under way must not be taken for those of the next call.
+            self.close()
+            raise
+        return ledger.result()
+
+    def _pass(self, outgoing: Iterator[Record], ledger: Ledger) -> Flight:
+        if self._producer is None:
+            self._producer = build_producer(self._access, self._hear)
+        self._flight = flight = Flight(self._access, self._producer, ledger)
+        flight.send(outgoing)
+        self._flight = None
+        if flight.is_fatal:
+            self.close()
+        return flight
+
+    def _hear(self, error: "KafkaError") -> None:
+        if self._flight is not None:
+            self._flight.hear(error)

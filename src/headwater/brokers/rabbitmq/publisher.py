@@ -1,0 +1,166 @@
+"""Publishing with patience: what the broker did not take is sent again, in order, until nothing has moved for too long."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headwater.brokers.rabbitmq.access import RabbitmqAccess
+from headwater.brokers.rabbitmq.envelope import too_large
+from headwater.brokers.rabbitmq.flight import Flight
+from headwater.brokers.rabbitmq.frames import Outgoing
+from headwater.brokers.rabbitmq.ledger import Integers, Ledger
+from headwater.brokers.rabbitmq.refusal import told_limit
+from headwater.brokers.rabbitmq.session import Session
+from headwater.errors import BrokerError, BrokerUnavailable
+
+# Between tries while the broker is away or refuses; short, since what is lost is the time after it is well again.
+_PAUSE_SECONDS = 0.1
+# Also when the time is almost up, a connection gets a fair chance.
+_LEAST_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages of one publish and what is known about them."""
+
+    ids: pa.Array
+    outgoing: Outgoing
+    ledger: Ledger
+
+
+class Publisher:
+    """Lives in one event loop. It keeps its session, and opens another one when that has ended."""
+
+    def __init__(self, access: RabbitmqAccess) -> None:
+        self._access = access
+        self._session: Session | None = None
+        self._max_bytes = access.max_bytes
+        # Queues that were asked for, and why one was not made.
+        self._declared: dict[str, str | None] = {}
+
+    async def publish(self, batch: Batch) -> None:
+        """On return, each message of the batch is stored or refused in its ledger."""
+        ledger, patience = batch.ledger, _Patience(self._access.timeout.total_seconds())
+        is_probing = False
+        while (first := ledger.first_open()) is not None:
+            patience.start_at(first)
+            try:
+                nacked = await self._attempt(batch, patience.left, is_probing=is_probing)
+            except BrokerUnavailable as error:
+                self._drop()
+                await patience.spend(error)
+            except BaseException:
+                # Answers to what is under way must not be taken for those of the next call.
+                self._drop()
+                raise
+            else:
+                # While a queue is full, one message is enough to find out when it no longer is: all that is sent with it may
+                # be stored each time.
+                is_probing = nacked is not None
+                if nacked is not None:
+                    await patience.spend(self._full(nacked))
+            ledger.rewind()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _attempt(self, batch: Batch, seconds: float, *, is_probing: bool) -> str | None:
+        """Send what is open, or the first of it; the routing key of what the broker did not take."""
+        session = await self._connected(seconds)
+        ledger = batch.ledger
+        self._refuse_oversized(batch, session)
+        indices = ledger.open()[:1] if is_probing else ledger.open()
+        if not len(indices):
+            return None
+        outgoing = batch.outgoing.chosen(indices)
+        if self._access.declare:
+            await self._declare(session, outgoing, seconds)
+        flight = Flight(session, outgoing, lambda: batch.ids.take(pa.array(indices)).to_pylist(), self._access)
+        try:
+            await flight.run()
+        except BrokerError:
+            if not self._learned(session):
+                raise
+            # Of a limit that we did not know: the rest is sent again without what is beyond it.
+            self._drop()
+        finally:
+            self._note(flight, indices, outgoing, ledger)
+        nacked = flight.confirms.first_nacked
+        return None if nacked is None else outgoing.keys[nacked].as_py()
+
+    def _note(self, flight: Flight, indices: Integers, outgoing: Outgoing, ledger: Ledger) -> None:
+        # First: the broker confirms what it returns.
+        for place in flight.returned:
+            ledger.refuse(int(indices[place]), self._unroutable(outgoing.keys[place].as_py()))
+        ledger.store(indices[flight.confirms.stored])
+
+    async def _connected(self, seconds: float) -> Session:
+        if self._session is None or self._session.ended is not None:
+            self._session = None
+            self._session = await Session.open(self._access, max(seconds, _LEAST_SECONDS))
+            # Whoever restarted the broker may have lost them.
+            self._declared.clear()
+        return self._session
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.drop()
+
+    def _refuse_oversized(self, batch: Batch, session: Session) -> None:
+        for index, reason in too_large(batch.outgoing, self._max_bytes, session.frame_max).items():
+            batch.ledger.refuse(index, reason)
+
+    def _learned(self, session: Session) -> bool:
+        """Whether the session ended for a payload beyond a limit that is news to us."""
+        limit = None if session.ended is None else told_limit(session.ended)
+        if limit is None or limit >= self._max_bytes:
+            return False
+        self._max_bytes = limit
+        return True
+
+    async def _declare(self, session: Session, outgoing: Outgoing, seconds: float) -> None:
+        for key in outgoing.keys.unique().to_pylist():
+            # The empty name would have the broker invent one.
+            if key and key not in self._declared:
+                self._declared[key] = await session.declare(key, max(seconds, _LEAST_SECONDS))
+
+    def _unroutable(self, key: str) -> str:
+        if self._access.exchange:
+            return f"unroutable: the exchange {self._access.exchange!r} has no queue for the routing key {key!r}; bind one"
+        if (reason := self._declared.get(key)) is not None:
+            return f"unroutable: there is no queue {key!r}, and RabbitMQ does not let us make it ({reason})"
+        return f"unroutable: there is no queue {key!r}; declare it, or set `declare` for Headwater to make it"
+
+    def _full(self, key: str) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"RabbitMQ at {self._access.describe()} does not take messages for {key!r}; a queue for it is full and set to "
+            "refuse what is new, or not available: let consumers catch up, raise its limits, or look into the broker's log"
+        )
+
+
+class _Patience:
+    """How long a publish goes on without moving."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._first = seconds, -1
+        self._clock = asyncio.get_running_loop().time
+        self._since = self._clock()
+
+    @property
+    def left(self) -> float:
+        return self._since + self._seconds - self._clock()
+
+    def start_at(self, first: int) -> None:
+        """The first message that is open now."""
+        if first != self._first:
+            self._first, self._since = first, self._clock()
+
+    async def spend(self, error: BrokerUnavailable) -> None:
+        """Wait a little before the next try; raises the error once nothing has moved for too long."""
+        if self.left < _PAUSE_SECONDS:
+            raise error
+        await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,160 @@
+"""`headwater outbox`: makes the tables that applications write events to, and drops what was delivered long ago."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from headwater.cli.config import Json, Url
+from headwater.cli.output import human_bytes, print_json, print_table
+from headwater.cli.session import session
+from headwater.errors import SchemaError, SettingsError
+from headwater.outbox.checkpoint import prepare_outbox
+from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions
+from headwater.outbox.statements import Partition, grant_writing, read_clock
+from headwater.postgres.connect import Connection
+from headwater.postgres.migrate import Component, pending_migrations
+from headwater.postgres.statements import execute_sync, fetch_sync
+
+_DAYS = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*d")
+
+outbox = typer.Typer(no_args_is_help=True)
+
+Ahead = Annotated[str, typer.Option("--ahead", metavar="DURATION", help="For how long from now on partitions are made.")]
+Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="How long the time of a new partition is.")]
+
+
+@outbox.callback()
+def default() -> None:
+    """Look after the outbox: the table `headwater.outbox_message`, to which applications write events in their transactions.
+
+    Examples:
+
+        headwater outbox init --grant shop_app
+        headwater outbox purge --older-than 7d
+    """
+
+
+@outbox.command("init")
+def init(
+    url: Url = "",
+    grant: Annotated[
+        list[str] | None, typer.Option("--grant", metavar="ROLE", help="A role that may write events; may be repeated.")
+    ] = None,
+    ahead: Ahead = "7d",
+    every: Every = "1d",
+) -> None:
+    """Make the tables of outbox and inbox in the application's database, and the partitions of the next days.
+
+    What is there stays. A role that is granted the right may publish events and remember messages, and no more: it cannot
+    set what recovery rests on, the time and the transaction of an event.
+
+    Examples:
+
+        headwater outbox init --url postgresql://owner@db.example.com/shop --grant shop_app
+        headwater outbox init --every 1h --ahead 2d
+    """
+    lengths = _duration("--ahead", ahead), _duration("--every", every)
+    prepare_outbox(url)
+    with session(url) as connection:
+        ensured = ensure_partitions(connection, *lengths)
+        for role in grant or ():
+            execute_sync(connection, grant_writing(role))
+    typer.echo("the outbox is headwater.outbox_message, the inbox headwater.inbox_message")
+    _tell(ensured)
+    for role in grant or ():
+        typer.echo(f"role {role} may write events and remember messages")
+
+
+@outbox.command("purge")
+def purge(
+    older_than: Annotated[
+        str,
+        typer.Option("--older-than", metavar="DURATION", help="How long events are kept, as 7d or 12h.", show_default=False),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be dropped, and change nothing.")] = False,
+    url: Url = "",
+    ahead: Ahead = "7d",
+    every: Every = "1d",
+    json: Json = False,
+) -> None:
+    """Drop partitions of the outbox that are old and delivered, and make those of the next days; for once a day.
+
+    A partition is dropped when every event in it was delivered by every pipeline, as far as its saved checkpoint tells.
+    Where no pipeline has one, nothing is dropped but what a relay has marked as published. What is kept is named, with the
+    reason.
+
+    Examples:
+
+        headwater outbox purge --older-than 7d
+        headwater outbox purge --older-than 12h --dry-run --json
+    """
+    age = _duration("--older-than", older_than)
+    lengths = _duration("--ahead", ahead), _duration("--every", every)
+    with session(url) as connection:
+        _require_tables(connection)
+        (now,) = fetch_sync(connection, read_clock())
+        purged = drop_partitions(connection, now - age, dry_run=dry_run)
+        ensured = Ensured((), ()) if dry_run else ensure_partitions(connection, *lengths)
+    if json:
+        print_json({"dry_run": dry_run, **_plain(purged, ensured)})
+    else:
+        _print(purged, dry_run=dry_run)
+        _tell(ensured)
+
+
+def _duration(option: str, text: str) -> timedelta:
+    # The file of a pipeline has settings of Spark's, which is slow to load.
+    from headwater.cli.pipeline_file.values import parse_duration
+
+    days = _DAYS.fullmatch(text.strip())
+    try:
+        return timedelta(days=float(days["number"])) if days else parse_duration(text)
+    except (ValueError, OverflowError) as exc:
+        raise SettingsError(f"{option} must be a duration such as 7d, 12h or 30m, not {text!r}") from exc
+
+
+def _require_tables(connection: Connection) -> None:
+    if pending_migrations(connection, Component.of("headwater.outbox")):
+        raise SchemaError("this database has no outbox, or one of an earlier release; run `headwater outbox init` first")
+
+
+def _print(purged: Purged, *, dry_run: bool) -> None:
+    done = "would be dropped" if dry_run else "dropped"
+    rows = [(one.name, done, human_bytes(one.bytes)) for one in purged.dropped]
+    rows += [(one.name, "kept", one.reason) for one in purged.kept]
+    if rows:
+        print_table(("partition", "outcome", "size or reason"), rows, ["" if row[1] == done else "yellow" for row in rows])
+    if purged.deleted and dry_run:
+        typer.echo(f"old rows in the default partition: {purged.deleted}; those that were delivered would be deleted")
+    elif purged.deleted:
+        typer.echo(f"deleted from the default partition: {purged.deleted}")
+    if not rows and not purged.deleted:
+        typer.echo("nothing is that old")
+
+
+def _tell(ensured: Ensured) -> None:
+    if ensured.made:
+        typer.echo(f"partitions made: {len(ensured.made)}, up to {ensured.made[-1].upper:%Y-%m-%d %H:%M}Z")
+    for one in ensured.missing:
+        typer.echo(f"partition {one.name} was not made: {one.reason}")
+
+
+def _plain(purged: Purged, ensured: Ensured) -> dict[str, Any]:
+    return {
+        "dropped": [_described(one) for one in purged.dropped],
+        "kept": [{"partition": one.name, "reason": one.reason} for one in purged.kept],
+        "deleted_from_default": purged.deleted,
+        "made": [_described(one) for one in ensured.made],
+        "not_made": [{"partition": one.name, "reason": one.reason} for one in ensured.missing],
+    }
+
+
+def _described(partition: Partition) -> dict[str, Any]:
+    return {
+        "partition": partition.name,
+        "from": partition.lower.isoformat(),
+        "to": partition.upper.isoformat(),
+        "bytes": partition.bytes,
+    }

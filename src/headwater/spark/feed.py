@@ -1,0 +1,228 @@
+"""What a pipeline reads: changes of tables or messages of an outbox, each with its slot, its offsets and its own ways."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Protocol, assert_never
+
+from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
+from headwater.capture.tables import TableStore, prepare_tables
+from headwater.errors import SourceError
+from headwater.model import Position
+from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
+from headwater.outbox.columns import OUTBOX_TABLE
+from headwater.outbox.mapping import check_mapping
+from headwater.outbox.partitions import ensure_partitions
+from headwater.postgres.connect import connect_sync, translated
+from headwater.spark.checkpoint import span_of
+from headwater.spark.settings import ChangesSettings, OutboxLanes, OutboxSettings, PipelineSettings
+from headwater.spark.shape import Shape
+from headwater.spark.sinks.sink import Span
+from headwater.spark.sources import changes, outbox
+from headwater.spark.sources.content import Content
+from headwater.spark.sources.outbox.delivery import Delivery
+from headwater.spark.sources.outbox.offset import OutboxOffset, span_between
+
+_log = logging.getLogger(__name__)
+
+Logged = Mapping[str, Any]
+
+# Partitions are made for days ahead.
+_PARTITIONS_SECONDS = 3600.0
+
+
+class Feed(Protocol):
+    """The source of a pipeline, as the driver deals with it."""
+
+    @property
+    def format(self) -> str:
+        """The name that Spark knows the source by."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that sinks are given batches in."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the source."""
+
+    def provide(self) -> None:
+        """Make the publication and the slot, if the pipeline has none yet; from now on it is this run's to read.
+
+        A slot that was lost is never made anew here: what was written since would be missing. Raises SlotLost.
+        """
+
+    def renew(self, reason: str) -> str:
+        """Give a lost slot up, and make another; returns what becomes of what it held."""
+
+    def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
+        """The range between two offsets that Spark has logged, where it ends, and what it holds."""
+
+    def delivered(self, end: Logged) -> None:
+        """Every sink has taken the range that ends at an offset."""
+
+    def require_all_read(self) -> None:
+        """Raise SourceError if something that was to be read could not be."""
+
+
+def build_feed(settings: PipelineSettings) -> Feed:
+    """The feed of a pipeline."""
+    match settings.source:
+        case ChangesSettings() as source:
+            return ChangesFeed(settings, source)
+        case OutboxSettings() as source:
+            return OutboxFeed(settings, source)
+        case _:
+            assert_never(settings.source)
+
+
+class ChangesFeed:
+    """Changes of tables."""
+
+    format = changes.NAME
+
+    def __init__(self, settings: PipelineSettings, source: ChangesSettings) -> None:
+        self._settings, self._source = settings, source
+        self._slot = SourceSlot(source.url, source.slot, source.publication, source.tables)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.WIRE if self._settings.transform is None else Shape.ENVELOPE
+
+    @property
+    def options(self) -> dict[str, str]:
+        source, transform = self._source, self._settings.transform
+        options = {
+            "url": source.url,
+            "slot": source.slot,
+            "publication": source.publication,
+            "tables": ",".join(source.tables),
+            "shape": self.shape.value,
+            "lanes": str(source.lanes),
+            "laneBy": source.lane_by.value,
+            "maxBytesPerTrigger": str(source.max_bytes),
+            "maxRowsPerTrigger": str(source.max_rows or 0),
+            "snapshot": source.snapshot.value,
+            "pipeline": self._settings.name,
+            "stateUrl": self._settings.state_url,
+            "wholePublication": str(self._settings.follows_publication).lower(),
+            "statusIntervalMs": _milliseconds(source.status_interval),
+        }
+        if transform is not None:
+            options |= {"mask": json.dumps(dict(transform.mask)), "hash": ",".join(transform.hash), "salt": transform.salt}
+        return options
+
+    def provide(self) -> None:
+        prepare_tables(self._settings.state_url)
+        with closing(self._tables()) as store:
+            ensure_slot(self._slot, store)
+
+    def renew(self, reason: str) -> str:
+        with closing(self._tables()) as store:
+            renew_slot(self._slot, store, reason)
+        return "all tables are read as a whole again"
+
+    def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
+        return span_of(before, end)
+
+    def delivered(self, end: Logged) -> None:
+        """The slot is moved by the source itself, and sinks keep what they have."""
+
+    def require_all_read(self) -> None:
+        with closing(self._tables()) as store:
+            left = [table for table in store.tables() if table.state == "wanted" and table.error is not None]
+        if left:
+            more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+            raise SourceError(f"table {left[0].schema}.{left[0].name} could not be read: {left[0].error}{more}")
+
+    def _tables(self) -> TableStore:
+        return TableStore(self._settings.state_url, self._settings.name)
+
+
+class OutboxFeed:
+    """Messages of an outbox; what is delivered of it is written down with each batch."""
+
+    format = outbox.NAME
+
+    def __init__(self, settings: PipelineSettings, source: OutboxSettings) -> None:
+        self._settings, self._source = settings, source
+        self._slot = SourceSlot(source.url, source.slot, source.publication, source.tables, outbox.INSERTS)
+        self._epoch = 0
+        self._store: CheckpointStore | None = None
+        self._partitions_at = float("-inf")
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.PACKED if self._settings.transform is None else Shape.MESSAGE
+
+    @property
+    def options(self) -> dict[str, str]:
+        source = self._source
+        return {
+            "url": source.url,
+            "slot": source.slot,
+            "publication": source.publication,
+            "table": source.table,
+            "columns": json.dumps(asdict(source.columns)),
+            "shape": self.shape.value,
+            "lanes": str(source.lanes),
+            "keyed": str(source.lane_by is OutboxLanes.KEY).lower(),
+            "maxBytesPerTrigger": str(source.max_bytes),
+            "recoveryRows": str(source.recovery_rows),
+            "pipeline": self._settings.name,
+            "stateUrl": self._settings.state_url,
+            "epoch": str(self._epoch),
+            "checkpointIntervalMs": _milliseconds(source.checkpoint_interval),
+            "statusIntervalMs": _milliseconds(source.status_interval),
+            "emitted": str(source.emitted).lower(),
+        }
+
+    def provide(self) -> None:
+        source, state_url, name = self._source, self._settings.state_url, self._settings.name
+        prepare_outbox(source.url)
+        with translated(source.url), closing(connect_sync(source.url)) as connection:
+            table = check_mapping(connection, source.table, source.columns)
+        self._keep_partitions()
+        # Before the slot: if that is lost, it is for this run to deliver what it held.
+        self._epoch = take_checkpoint(source.url, name, f"{table.schema}.{table.name}")
+        self._store = CheckpointStore(source.url, name, self._epoch)
+        prepare_tables(state_url)
+        with closing(TableStore(state_url, name)) as store:
+            ensure_slot(self._slot, store)
+
+    def renew(self, reason: str) -> str:
+        with closing(TableStore(self._settings.state_url, self._settings.name)) as store:
+            renew_slot(self._slot, store, reason)
+        return "what was not delivered is read from the table"
+
+    def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
+        last = OutboxOffset.from_json(end)
+        first = None if before is None else OutboxOffset.from_json(before)
+        return span_between(first, last), last.position, last.content
+
+    def delivered(self, end: Logged) -> None:
+        if self._store is None:
+            raise SourceError("the outbox was not provided for; report it")
+        Delivery(self._store, self._source.time_skew).record(OutboxOffset.from_json(end))
+        self._keep_partitions()
+
+    def _keep_partitions(self) -> None:
+        """Make the partitions of the next days, of our own table, now and then; without them rows go to the default one."""
+        if self._source.table != OUTBOX_TABLE or time.monotonic() < self._partitions_at:
+            return
+        self._partitions_at = time.monotonic() + _PARTITIONS_SECONDS
+        with translated(self._source.url), closing(connect_sync(self._source.url)) as connection:
+            ensured = ensure_partitions(connection)
+        for missing in ensured.missing:
+            _log.warning("partition %s was not made: %s", missing.name, missing.reason, extra={"slot": self._source.slot})
+
+    def require_all_read(self) -> None:
+        """There is nothing that is left out."""
+
+
+def _milliseconds(interval: timedelta) -> str:
+    return f"{max(1, interval // timedelta(milliseconds=1))}"

@@ -1,0 +1,48 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.brokers.base import Published, Refused
+from headwater.brokers.kafka.ledger import Ledger
+
+MESSAGES = st.lists(
+    st.tuples(
+        st.sampled_from(["orders", "bills"]), st.sampled_from([None, "a", "b"]), st.sampled_from(["stored", "open", "no"])
+    )
+)
+
+
+def ledger_of(messages) -> Ledger:
+    ledger = Ledger([topic for topic, _, _ in messages], [key for _, key, _ in messages])
+    for place, (_, _, state) in enumerate(messages):
+        if state == "stored":
+            ledger.store(place)
+        elif state == "no":
+            ledger.refuse(place, "no")
+    return ledger
+
+
+@given(MESSAGES)
+def test_what_stands_behind_an_open_message_of_its_key_is_sent_again_and_nothing_else(messages):
+    ledger = ledger_of(messages)
+    ledger.reopen_overtaken()
+    for place, (topic, key, state) in enumerate(messages):
+        earlier = {other for *pair, other in messages[:place] if pair == [topic, key] and key is not None}
+        wanted = state == "open" or (state == "stored" and "open" in earlier)
+        assert ledger.is_open(place) == wanted
+
+
+@given(MESSAGES)
+def test_the_first_open_message_and_their_number_are_known(messages):
+    ledger = ledger_of(messages)
+    places = [place for place, (_, _, state) in enumerate(messages) if state == "open"]
+    assert ledger.first_open() == (places[0] if places else None)
+    assert ledger.count_open() == len(places)
+
+
+@given(MESSAGES)
+def test_once_all_is_settled_each_message_is_stored_or_refused(messages):
+    ledger = ledger_of(messages)
+    while (place := ledger.first_open()) is not None:
+        ledger.store(place)
+    refused = tuple(Refused(place, "no") for place, (_, _, state) in enumerate(messages) if state == "no")
+    assert ledger.result() == Published(len(messages) - len(refused), 0, refused)

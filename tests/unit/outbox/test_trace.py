@@ -1,0 +1,35 @@
+"""The trace of an event, from OpenTelemetry if the application has it."""
+
+import sys
+
+import pytest
+
+from headwater.outbox.trace import _opentelemetry, trace_headers
+
+
+@pytest.fixture(autouse=True)
+def looked_for_again():
+    _opentelemetry.cache_clear()
+    yield
+    _opentelemetry.cache_clear()
+
+
+def test_without_opentelemetry_there_is_no_trace(monkeypatch):
+    monkeypatch.setattr("headwater.outbox.trace.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    assert trace_headers() == {}
+
+
+def test_a_span_that_is_recorded_gives_its_traceparent_and_one_that_is_not_gives_none():
+    trace = pytest.importorskip("opentelemetry.trace", reason="opentelemetry-api is not installed")
+
+    class Recorded(trace.NonRecordingSpan):
+        def is_recording(self):
+            return True
+
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(Recorded(context)):
+        assert trace_headers() == {"traceparent": f"00-{0xABC:032x}-{0xDEF:016x}-01"}
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        assert trace_headers() == {}
+    assert trace_headers() == {}
