@@ -27,6 +27,7 @@ from headwater.outbox.ids import make_ids
 from headwater.postgres.connect import connect_sync
 from headwater.spark.pipeline import Pipeline
 from headwater.spark.settings import BrokerSinkSettings, OutboxSettings, PipelineSettings
+from headwater.spark.sinks import Sink
 from headwater.spark.sinks.build import build_sinks
 from tests.rabbitmq import RabbitmqNode
 from tests.spark import java_home, quick_settings
@@ -358,9 +359,9 @@ def queue_access(url: str, queue: Queue, **more: Any) -> RabbitmqAccess:
 class Relay:
     """A pipeline that runs in a thread; its own end is a failure."""
 
-    def __init__(self, spark: SparkSession, settings: PipelineSettings) -> None:
+    def __init__(self, spark: SparkSession, settings: PipelineSettings, sinks: Sequence[Sink] | None = None) -> None:
         self._stopping, self._errors = Event(), list[HeadwaterError]()
-        self._pipeline = Pipeline(spark, settings, build_sinks(settings), self._stopping)
+        self._pipeline = Pipeline(spark, settings, sinks or build_sinks(settings), self._stopping)
         self._thread = Thread(target=self._run)
 
     def __enter__(self) -> Self:

@@ -88,6 +88,8 @@ class BrokerTarget(ABC):
     longest_key: ClassVar[int] = 1000
     # Whether it has logins, refuses what has nowhere to go, and can be cut off.
     has_logins: ClassVar[bool] = True
+    # Whether a login can be told without a place to write to.
+    checks_logins: ClassVar[bool] = True
     has_unroutable: ClassVar[bool] = True
     is_cut_off: ClassVar[bool] = True
     # Whether it leaves out what it has stored already.

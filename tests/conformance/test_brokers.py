@@ -274,3 +274,18 @@ def test_a_closed_broker_opens_again(target, broker):
     broker.close()
     assert broker.publish(messages(*rows[10:])) == Published(10)
     assert payloads(target.stored(rows[0]["topic"])) == as_sent(rows)
+
+
+def test_a_check_passes_where_messages_would_and_leaves_none(target, broker):
+    broker.check()
+    destination = target.destination()
+    assert broker.publish(messages(message(destination))) == Published(1)
+    assert len(target.stored(destination)) == 1
+
+
+def test_a_check_tells_a_wrong_login(target):
+    if not target.has_logins or not target.checks_logins:
+        pytest.skip(f"the server of {target.name} lets everybody in, or only tells whoever names a place")
+    with closing(target.broker(PATIENT, secret="d3JvbmctcGFzc3dvcmQ=")) as broker, pytest.raises(BrokerError) as refusal:
+        broker.check()
+    assert not refusal.value.retryable

@@ -45,6 +45,9 @@ class Broker(Protocol):
         of no use, are a `BrokerError`.
         """
 
+    def check(self) -> None:
+        """Find out whether we are let in, as far as that can be told without a message; raises as `publish` does."""
+
     def close(self) -> None:
         """Let go of the connection."""
 

@@ -15,6 +15,7 @@ _PREFIX = "cloudEvents:"
 
 class ServiceBusTarget(BrokerTarget):
     name = "servicebus"
+    checks_logins = False
     large_bytes = 200_000
     oversized_bytes = 300_000
     longest_key = 128

@@ -14,7 +14,7 @@ from headwater.brokers.kafka.flight import Flight
 from headwater.brokers.kafka.ledger import Ledger
 from headwater.brokers.kafka.producer import build_producer, require_client
 from headwater.brokers.kafka.records import Record, records
-from headwater.brokers.kafka.refusal import unavailable
+from headwater.brokers.kafka.refusal import Verdict, judge, no_entry, unavailable
 from headwater.model import Messages
 
 if TYPE_CHECKING:
@@ -45,6 +45,22 @@ class KafkaBroker:
             producer, self._producer, self._flight = self._producer, None, None
             # Closing waits for what is on its way, and would do so for ever.
             producer.purge()
+            producer.close()
+
+    def check(self) -> None:
+        """Ask for the brokers of the cluster, which those who are not let in are not told."""
+        from confluent_kafka import KafkaException
+
+        heard: list[KafkaError] = []
+        producer = build_producer(self._access, heard.append)
+        try:
+            producer.list_topics(timeout=self._access.timeout.total_seconds())
+        except KafkaException as exc:
+            for error in heard:
+                if judge(error) is Verdict.ENTRY:
+                    raise no_entry(self._access, error) from exc
+            raise unavailable(self._access, exc.args[0]) from exc
+        finally:
             producer.close()
 
     def publish(self, messages: Messages) -> Published:

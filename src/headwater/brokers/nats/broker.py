@@ -81,6 +81,10 @@ class NatsBroker:
             refused |= {one.index: one.reason for one in published.refused}
         return Published(stored, duplicates, tuple(Refused(index, refused[index]) for index in sorted(refused)))
 
+    def check(self) -> None:
+        """Connect, and log in."""
+        self._reach(lambda publisher: publisher.connected())
+
     def close(self) -> None:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:

@@ -46,6 +46,11 @@ class RabbitmqBroker:
             thread.run(publisher.publish(Batch(messages.column("id"), envelopes.outgoing, ledger)))
         return ledger.result()
 
+    def check(self) -> None:
+        """Connect, and log in."""
+        thread, publisher = self._started()
+        thread.run(publisher.check())
+
     def close(self) -> None:
         """Let go of the connection, and of its thread."""
         thread, publisher = self._thread, self._publisher

@@ -62,6 +62,10 @@ class Publisher:
                     await patience.spend(self._full(nacked))
             ledger.rewind()
 
+    async def check(self) -> None:
+        """Connect if need be, and not for longer than the timeout."""
+        await self._connected(self._access.timeout.total_seconds())
+
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:

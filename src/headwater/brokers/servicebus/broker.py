@@ -18,7 +18,7 @@ from headwater.brokers.servicebus.envelope import Envelopes
 from headwater.brokers.servicebus.refusal import Verdict, is_busy, judge, no_entity, no_entry, reason_of, unavailable
 from headwater.brokers.servicebus.sender import Senders, require_sdk
 from headwater.brokers.servicebus.sessions import Group, groups
-from headwater.errors import BrokerUnavailable
+from headwater.errors import BrokerError, BrokerUnavailable
 from headwater.model import Messages
 
 if TYPE_CHECKING:
@@ -49,6 +49,25 @@ class ServiceBusBroker:
 
     def close(self) -> None:
         self._senders.close()
+
+    def check(self) -> None:
+        """Open a link to the entity, if there is but one: a namespace lets nobody in for none."""
+        from azure.servicebus.exceptions import ServiceBusError
+
+        entity, where = self._access.entity, self._access.describe()
+        if "{" in entity:
+            return
+        try:
+            self._senders.get(entity)
+        except ServiceBusError as error:
+            self._senders.drop(entity)
+            match judge(error):
+                case Verdict.AGAIN:
+                    raise unavailable(entity, where, error) from error
+                case Verdict.NO_ENTITY:
+                    raise BrokerError(no_entity(entity, where)) from error
+                case _:
+                    raise no_entry(entity, where, error) from error
 
     def publish(self, messages: Messages) -> Published:
         """Send messages, each key in order; on return each is settled, or refused for good.

@@ -156,14 +156,17 @@ def test_a_failure_that_passes_loses_and_repeats_nothing(cluster, broker, record
     assert (lost, repeated) == (0, 0)
 
 
-def test_what_the_client_gives_back_is_sent_again_behind_what_overtook_it(cluster, broker, record_property):
-    # The client gives up this batch, and the next ones of the partition are on their way already.
+def test_what_the_client_gives_back_is_sent_again_behind_what_overtook_it(cluster, access, record_property):
+    cluster.create("orders", partitions=1)
+    # The client gives up the first batch, while the next ones are on their way already.
     cluster.fail_requests(PRODUCE, KafkaError.INVALID_PRODUCER_EPOCH)
-    rows = keyed(5000)
-    assert broker.publish(messages(*rows)) == Published(5000)
+    rows = keyed(2000, keys=3)
+    with KafkaBroker(replace(access, settings={"batch.num.messages": "50"})) as broker:
+        assert broker.publish(messages(*rows)) == Published(2000)
     lost, repeated = counts(cluster, rows)
-    record_property("counts", f"kafka, INVALID_PRODUCER_EPOCH: lost {lost}, repeated {repeated} of 5000")
+    record_property("counts", f"kafka, INVALID_PRODUCER_EPOCH: lost {lost}, repeated {repeated} of 2000")
     assert lost == 0
+    assert 0 < repeated < 2000
 
 
 def test_a_fatal_error_gets_a_new_producer_and_loses_nothing(cluster, broker, record_property, caplog):

@@ -1,7 +1,8 @@
 """The sink that publishes to a broker: a lane is one task, which sends its messages in order."""
 
 import pickle
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import chain
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from headwater.brokers.registry import open_broker
 from headwater.creek.names import Names
-from headwater.errors import BrokerError, SinkError, SinkUnavailable
+from headwater.errors import BrokerError, HeadwaterError, SinkError, SinkUnavailable
 from headwater.model import Lineage, Messages, Op
 from headwater.spark.frame import pack
 from headwater.spark.letters import Letter, chunk_of, frame_of, lineage_of, post_letters, prepare_letters
@@ -50,7 +51,18 @@ class BrokerSink:
         return self._settings.name
 
     def open(self) -> None:
+        with self._translated(), closing(open_broker(self._settings.access)) as broker:
+            broker.check()
         prepare_letters(self._state_url)
+
+    def check(self) -> list[str]:
+        """What would fail later, each with its remedy; writes nothing."""
+        try:
+            with closing(open_broker(self._settings.access)) as broker:
+                broker.check()
+        except HeadwaterError as exc:
+            return [str(exc)]
+        return []
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
         attempt = "" if span.loading is None else span.loading.attempt
@@ -64,16 +76,21 @@ class BrokerSink:
 
     def replay(self, letter: Letter) -> None:
         """Publish the message of a dead letter, under its own id."""
-        try:
-            with closing(open_broker(self._settings.access)) as broker:
-                for messages in self._messages(letter):
-                    for refused in broker.publish(messages).refused:
-                        raise SinkError(self.name, f"the message still cannot be published: {refused.reason}")
-        except BrokerError as exc:
-            raise (SinkUnavailable if exc.retryable else SinkError)(self.name, str(exc)) from exc
+        with self._translated(), closing(open_broker(self._settings.access)) as broker:
+            for messages in self._messages(letter):
+                for refused in broker.publish(messages).refused:
+                    raise SinkError(self.name, f"the message still cannot be published: {refused.reason}")
 
     def close(self) -> None:
         """The connections are those of Spark's workers."""
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What the broker refuses is said of this sink, and tried again if that may help."""
+        try:
+            yield
+        except BrokerError as exc:
+            raise (SinkUnavailable if exc.retryable else SinkError)(self.name, str(exc)) from exc
 
     def _rows(self, batch: DataFrame, shape: Shape) -> DataFrame:
         match shape:
