@@ -70,6 +70,9 @@ PRINTED = {
         "a second one",
         "t     parcel None -> gone",
     ],
+    "outbox_and_inbox.py": [
+        "taken: True\nand when it comes once more: False\nan order that fails leaves no event: (1,)\n",
+    ],
     "raw_stream.py": [
         "timeline 1 of database postgres",
         "Relation(",

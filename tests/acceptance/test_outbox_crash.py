@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 from headwater.embedded import EmbeddedPostgres
 from headwater.outbox.checkpoint import prepare_outbox, reset_checkpoint
 from headwater.postgres.connect import connect_sync
-from tests.acceptance.running import execute, running
+from tests.acceptance.running import running
 from tests.outbox import (
     NAME,
     Message,
     Producer,
     Queue,
     Relay,
+    drop_slot,
     find_checkpoint,
     is_streaming,
     queue_access,
@@ -75,12 +76,12 @@ def _has_recovered(source: str, messages: float) -> bool:
 def test_a_recovery_that_is_killed_again_and_again_loses_nothing_and_repeats_no_more_than_a_part_each_time(
     spark: SparkSession, source: str, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
 ) -> None:
-    part = MESSAGES // 40
+    part = MESSAGES // 20
     settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue), recovery_rows=part)
     with Producer(source, NAME) as early:
         early.wait_for_more(100)
     relay_once(spark, settings)
-    execute(source, f"select pg_drop_replication_slot('{NAME}')")
+    drop_slot(source)
     with Producer(source, NAME, first=100, is_fast=True) as producer:
         producer.wait_for_more(MESSAGES)
     missing = producer.committed

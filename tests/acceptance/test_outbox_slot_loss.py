@@ -60,7 +60,6 @@ BEHIND = timedelta(seconds=5)
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
 
 Note = Callable[[str, object], None]
-DROP_SLOT = f"select pg_drop_replication_slot('{NAME}')"
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_a_slot_dropped_while_stopped_costs_nothing(
         relay_once(spark, settings)
         with Producer(source, NAME, first=100) as held:
             held.wait_for_more(SOME)
-        execute(source, DROP_SLOT)
+        drop_slot(source)
         with Producer(source, NAME, first=200) as unheld:
             unheld.wait_for_more(SOME)
         relay_once(spark, settings)
@@ -159,7 +158,7 @@ def test_a_batch_that_no_sink_took_is_not_lost_with_the_slot(
             producer.wait_for_more(SOME)
         with pytest.raises(SinkUnavailable):
             relay_once(spark, settings)
-        execute(source, DROP_SLOT)
+        drop_slot(source)
         proxy.refuse = False
         relay_once(spark, settings)
         queue.wait_for(producer.committed, seconds=10)

@@ -29,13 +29,11 @@ from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sources import register
 from headwater.spark.sources.outbox.messages import unpack_messages
-from tests.outbox import NAME, Relay, find_checkpoint, generation_of, is_streaming
+from tests.outbox import NAME, Relay, drop_slot, find_checkpoint, generation_of, is_streaming
 from tests.servers import fresh_database
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
-
-DROP_SLOT = f"select pg_drop_replication_slot('{NAME}')"
 
 
 class Recorder:
@@ -242,7 +240,7 @@ def test_a_large_transaction_comes_in_several_batches_and_is_known_to_be_deliver
     assert checkpoint is not None and checkpoint.delivered == 0
     rest = _run(spark, settings)
     assert part.ids + rest.ids == ids
-    outbox.execute(DROP_SLOT)
+    drop_slot(database)
     (last,) = _publish(outbox, 2001, 2001)
     assert _run(spark, settings).ids == [last]
 
@@ -289,7 +287,7 @@ def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(spark, post
         prepare_outbox(url)
         with closing(connect_sync(url)) as connection:
             name = connection.info.dbname
-            connection.execute(f"alter database {name} set datestyle = 'SQL, DMY'".encode())
+            connection.execute(f"alter database {name} set datestyle = 'ISO, DMY'".encode())
             connection.execute(f"alter database {name} set timezone = 'America/New_York'".encode())
             # Dates that are others when day and month change places.
             for n, day in enumerate(("2026-01-12", "2026-02-03", "2026-03-02", "2026-04-01", "2026-12-01"), 1):
@@ -338,7 +336,7 @@ def test_a_notebook_that_is_asked_again_gets_what_is_new_also_when_the_slot_was_
     second = _publish(outbox, 21, 30)
     assert [row["id"] for row in _read(spark, tmp_path, database)] == second
     third = _publish(outbox, 31, 40)
-    outbox.execute(DROP_SLOT)
+    drop_slot(database)
     with pytest.raises(Exception, match="slot 'events' does not exist"):
         _read(spark, tmp_path, database)
     assert len(third) == 10
@@ -419,7 +417,7 @@ def test_the_skew_covers_a_clock_that_is_behind_by_less_also_right_after_a_recov
     insert(2, now)
     assert _run(spark, settings).numbers == [1, 2]
     insert(3, now - timedelta(seconds=1))
-    outbox.execute(DROP_SLOT)
+    drop_slot(database)
     found = _run(spark, settings).numbers
     assert 3 in found
     # What is older than the skew is not delivered again.
@@ -433,7 +431,7 @@ def test_a_slot_that_is_lost_before_its_batch_was_delivered_loses_none_of_it(spa
     ids = _publish(outbox, 1, 20)
     assert _run(spark, settings, limit=0).ids == []
     lost = generation_of(database)
-    outbox.execute(DROP_SLOT)
+    drop_slot(database)
     found = _run(spark, settings).ids
     assert generation_of(database) != lost
     assert found == ids
