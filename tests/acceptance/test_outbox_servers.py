@@ -72,7 +72,7 @@ def _copy(server: EmbeddedPostgres, directory: Path) -> None:
     (data / "standby.signal").touch()
 
 
-@pytest.mark.parametrize("has_slot", [False, True], ids=["without a slot", "with a slot of the name"])
+@pytest.mark.parametrize("has_slot", [False, True] if LONG else [True])
 def test_a_promoted_standby_that_lagged_delivers_all_that_it_has_whatever_the_ids_of_its_transactions(
     has_slot: bool, place: Path, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
 ) -> None:

@@ -72,7 +72,7 @@ def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = N
     return record
 
 
-def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> None:
+def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> SlotRecord:
     """Give a lost slot up, make another, and have every table of the pipeline read as a whole again.
 
     In this order, so that whoever dies on the way leaves tables that are to be read.
@@ -85,7 +85,7 @@ def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> None:
         _log.warning("slot %s: left behind; drop it if nobody reads it", record.slot, extra={"slot": record.slot})
     elif found is not None:
         _drop(source)
-    _make(source, store, system, "")
+    return _make(source, store, system, "")
 
 
 def _make(source: SourceSlot, store: TableStore, system: str, generation: str) -> SlotRecord:

@@ -117,7 +117,6 @@ class CheckpointStore:
         begun = SQL["begin_recovery"].bind(
             str,
             pipeline=self._pipeline,
-            epoch=self._epoch,
             generation=generation,
             system_identifier=lineage.system_identifier,
             timeline=lineage.timeline,
@@ -125,7 +124,8 @@ class CheckpointStore:
             lsn=str(lsn),
             keeps=keeps,
         )
-        self._write(begun, *(() if keeps else (self._forget(),)))
+        forgotten = SQL["forget_delivered"].bind(str, pipeline=self._pipeline)
+        self._write(begun, *(() if keeps else (forgotten,)))
 
     def save_recovered(self, generation: str, key: tuple[str, str], rows: int) -> None:
         """A part of the table is delivered, up to a key."""
@@ -134,7 +134,7 @@ class CheckpointStore:
 
     def end_recovery(self, generation: str, newest_at: datetime | None) -> None:
         """All of it is delivered."""
-        self._write(self._bind("end_recovery", generation, newest_at=newest_at), self._forget())
+        self._write(self._bind("end_recovery", generation, newest_at=newest_at), self._bind("forget_recovered", generation))
 
     def save_delivered(self, generation: str, xids: Sequence[int]) -> None:
         """The messages of some transactions are delivered."""
@@ -163,22 +163,20 @@ class CheckpointStore:
             self._connection.close()
         self._connection = None
 
-    def _forget(self) -> Statement[str]:
-        return SQL["forget_delivered"].bind(str, pipeline=self._pipeline)
-
     def _bind(self, name: str, generation: str, **values: object) -> Statement[str]:
-        return SQL[name].bind(str, pipeline=self._pipeline, epoch=self._epoch, generation=generation, **values)
+        return SQL[name].bind(str, pipeline=self._pipeline, generation=generation, **values)
 
-    def _write(self, first: Statement[str], *others: Statement[str]) -> None:
-        """Run statements in one transaction; the first of them has to find the checkpoint as this run's own."""
+    def _write(self, *statements: Statement[str]) -> None:
+        """Run statements in one transaction, if the checkpoint is still this run's own."""
+        held = SQL["hold_checkpoint"].bind(int, pipeline=self._pipeline, epoch=self._epoch)
         with translated(self._url):
             try:
                 connection = self._opened()
                 with connection.transaction():
-                    if not execute_sync(connection, first):
+                    if not fetch_sync(connection, held):
                         raise self._fenced()
-                    for other in others:
-                        execute_sync(connection, other)
+                    for statement in statements:
+                        execute_sync(connection, statement)
             except psycopg.OperationalError:
                 self.close()
                 raise

@@ -151,7 +151,7 @@ class OutboxFeed:
     def __init__(self, settings: PipelineSettings, source: OutboxSettings) -> None:
         self._settings, self._source = settings, source
         self._slot = SourceSlot(source.url, source.slot, source.publication, source.tables, outbox.INSERTS)
-        self._epoch = 0
+        self._epoch, self._generation = 0, ""
         self._store: CheckpointStore | None = None
         self._partitions_at = float("-inf")
 
@@ -192,11 +192,11 @@ class OutboxFeed:
         self._store = CheckpointStore(source.url, name, self._epoch)
         prepare_tables(state_url)
         with closing(TableStore(state_url, name)) as store:
-            ensure_slot(self._slot, store)
+            self._generation = ensure_slot(self._slot, store).generation
 
     def renew(self, reason: str) -> str:
         with closing(TableStore(self._settings.state_url, self._settings.name)) as store:
-            renew_slot(self._slot, store, reason)
+            self._generation = renew_slot(self._slot, store, reason).generation
         return "what was not delivered is read from the table"
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
@@ -207,7 +207,10 @@ class OutboxFeed:
     def delivered(self, end: Logged) -> None:
         if self._store is None:
             raise SourceError("the outbox was not provided for; report it")
-        Delivery(self._store, self._source.time_skew).record(OutboxOffset.from_json(end))
+        offset = OutboxOffset.from_json(end)
+        # A batch that was logged before the slot was lost comes again with nothing in it.
+        if offset.generation == self._generation:
+            Delivery(self._store, self._source.time_skew).record(offset)
         self._keep_partitions()
 
     def _keep_partitions(self) -> None:

@@ -20,7 +20,7 @@ select checkpoint.pipeline,
        checkpoint.newest_at,
        checkpoint.recovery_snapshot::text as recovery_snapshot,
        checkpoint.recovery_lsn,
-       checkpoint.recovered_at::text as recovered_at,
+       checkpoint.recovered_at,
        checkpoint.recovered_id,
        checkpoint.recovered,
        checkpoint.saved_at,
@@ -58,20 +58,28 @@ update headwater.outbox_checkpoint
        recovered_id = null,
        recovered = 0,
        saved_at = now()
- where pipeline = %(pipeline)s
-   and epoch = %(epoch)s;
+ where pipeline = %(pipeline)s;
+
+-- name: hold_checkpoint
+-- The row, if it is still this run's to move, until the transaction ends. What the others below change is of one slot: what
+-- is told of one that was lost, or once more after a crash, changes nothing.
+select checkpoint.epoch
+  from headwater.outbox_checkpoint as checkpoint
+ where checkpoint.pipeline = %(pipeline)s
+   and checkpoint.epoch = %(epoch)s
+   for update;
 
 -- name: save_recovered
 -- A part of the table has been delivered.
 update headwater.outbox_checkpoint
-   set recovered_at = %(at)s::timestamptz,
+   set recovered_at = %(at)s,
        recovered_id = %(id)s,
        recovered = recovered + %(rows)s,
        saved_at = now()
  where pipeline = %(pipeline)s
-   and epoch = %(epoch)s
    and generation = %(generation)s
-   and phase = 'recovering';
+   and phase = 'recovering'
+   and (recovered_at, recovered_id) is distinct from (%(at)s, %(id)s);
 
 -- name: end_recovery
 -- All that the snapshot of the recovery sees is delivered, so it is the checkpoint now; what comes next is streamed.
@@ -82,9 +90,21 @@ update headwater.outbox_checkpoint
        newest_at = greatest(newest_at, %(newest_at)s),
        saved_at = now()
  where pipeline = %(pipeline)s
-   and epoch = %(epoch)s
    and generation = %(generation)s
    and phase = 'recovering';
+
+-- name: forget_recovered
+-- What the snapshot of the recovery tells by itself.
+delete from headwater.outbox_delivered as delivered
+ using headwater.outbox_checkpoint as checkpoint
+ where delivered.pipeline = %(pipeline)s
+   and checkpoint.pipeline = %(pipeline)s
+   and checkpoint.generation = %(generation)s
+   and not exists (
+           select
+             from unnest(delivered.xids) as xid (xid)
+            where not pg_catalog.pg_visible_in_snapshot(xid.xid, checkpoint.recovery_snapshot)
+       );
 
 -- name: forget_delivered
 delete from headwater.outbox_delivered where pipeline = %(pipeline)s;
@@ -95,7 +115,6 @@ insert into headwater.outbox_delivered (pipeline, xids)
 select checkpoint.pipeline, %(xids)s::text[]::xid8[]
   from headwater.outbox_checkpoint as checkpoint
  where checkpoint.pipeline = %(pipeline)s
-   and checkpoint.epoch = %(epoch)s
    and checkpoint.generation = %(generation)s;
 
 -- name: save_newest
@@ -104,7 +123,6 @@ update headwater.outbox_checkpoint
    set newest_at = greatest(newest_at, %(newest_at)s),
        saved_at = now()
  where pipeline = %(pipeline)s
-   and epoch = %(epoch)s
    and generation = %(generation)s;
 
 -- name: look_around
@@ -122,7 +140,6 @@ update headwater.outbox_checkpoint
        timeline = %(timeline)s,
        saved_at = now()
  where pipeline = %(pipeline)s
-   and epoch = %(epoch)s
    and generation = %(generation)s
    and phase = 'streaming'
    and (lsn is null or lsn <= %(lsn)s::pg_lsn);

@@ -12,7 +12,7 @@ create table headwater.outbox_checkpoint (
     newest_at timestamptz,
     recovery_snapshot pg_snapshot,
     recovery_lsn pg_lsn,
-    recovered_at timestamptz,
+    recovered_at text,
     recovered_id text,
     recovered bigint not null default 0,
     saved_at timestamptz not null default now(),

@@ -348,7 +348,7 @@ class Planner:
 
     def _is_delivered(self, end: OutboxOffset) -> bool:
         """Whether all sinks had a range, and only Spark's own note of that is missing."""
-        if not end.xids:
+        if not end.xids or end.position.ordinal:
             return False
         known = self._store.find().snapshot
         snapshot = None if known is None else Snapshot.parse(known)
