@@ -9,12 +9,10 @@ import typer
 from headwater.cli.config import Json, Url
 from headwater.cli.output import human_bytes, print_json, print_table
 from headwater.cli.session import session
-from headwater.errors import SchemaError, SettingsError
-from headwater.outbox.checkpoint import prepare_outbox
+from headwater.errors import SettingsError
+from headwater.outbox.checkpoint import prepare_outbox, require_outbox
 from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions
 from headwater.outbox.statements import Partition, grant_writing, read_clock
-from headwater.postgres.connect import Connection
-from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.statements import execute_sync, fetch_sync
 
 _DAYS = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*d")
@@ -93,7 +91,7 @@ def purge(
     age = _duration("--older-than", older_than)
     lengths = _duration("--ahead", ahead), _duration("--every", every)
     with session(url) as connection:
-        _require_tables(connection)
+        require_outbox(connection)
         (now,) = fetch_sync(connection, read_clock())
         purged = drop_partitions(connection, now - age, dry_run=dry_run)
         ensured = Ensured((), ()) if dry_run else ensure_partitions(connection, *lengths)
@@ -113,11 +111,6 @@ def _duration(option: str, text: str) -> timedelta:
         return timedelta(days=float(days["number"])) if days else parse_duration(text)
     except (ValueError, OverflowError) as exc:
         raise SettingsError(f"{option} must be a duration such as 7d, 12h or 30m, not {text!r}") from exc
-
-
-def _require_tables(connection: Connection) -> None:
-    if pending_migrations(connection, Component.of("headwater.outbox")):
-        raise SchemaError("this database has no outbox, or one of an earlier release; run `headwater outbox init` first")
 
 
 def _print(purged: Purged, *, dry_run: bool) -> None:

@@ -11,8 +11,8 @@ from headwater.cli.config import File, Json, Url
 from headwater.cli.output import print_json, print_table
 from headwater.cli.pipeline import load_pipeline
 from headwater.cli.session import session
-from headwater.errors import HeadwaterError, SchemaError, SettingsError
-from headwater.outbox.checkpoint import Checkpoint, find_checkpoints, has_outbox, reset_checkpoint
+from headwater.errors import HeadwaterError, SettingsError
+from headwater.outbox.checkpoint import Checkpoint, find_checkpoints, require_outbox, reset_checkpoint
 from headwater.outbox.mapping import MappedTable, check_mapping
 from headwater.outbox.recovery import Choice, read_again
 from headwater.postgres.connect import Connection
@@ -52,7 +52,7 @@ def status(url: Url = "", json: Json = False) -> None:
         headwater outbox status --json
     """
     with session(url) as connection:
-        _require_outbox(connection)
+        require_outbox(connection)
         found = find_checkpoints(connection)
     if json:
         print_json([_plain(one) for one in found])
@@ -178,7 +178,7 @@ def _read(connection: Connection, table: MappedTable, choice: Choice) -> "Iterat
     while rows := connection.execute(read_again(table, choice, after, _ROWS).encode()).fetchall():
         texts = [pa.array(values, pa.string()) for values in zip(*rows, strict=True)]
         batch = pa.RecordBatch.from_arrays(texts[: len(names)], list(names))
-        yield Messages(of_rows(batch, table.columns, is_bytea=table.payload_type == "bytea").select(MESSAGE.names))
+        yield Messages(of_rows(batch, table.columns, table.payload_type).select(MESSAGE.names))
         after = (rows[-1][-1], rows[-1][place])
 
 
@@ -214,18 +214,13 @@ def _time(option: str, text: str | None) -> str | None:
 
 
 def _found(connection: Connection, pipeline: str) -> Checkpoint:
-    _require_outbox(connection)
+    require_outbox(connection)
     found = find_checkpoints(connection)
     for one in found:
         if one.pipeline == pipeline:
             return one
     known = ", ".join(one.pipeline for one in found) or "none"
     raise SettingsError(f"no pipeline {pipeline!r} has delivered from this outbox; there are: {known}")
-
-
-def _require_outbox(connection: Connection) -> None:
-    if not has_outbox(connection):
-        raise SchemaError("this database has no outbox, or one of an earlier release; run `headwater outbox init` first")
 
 
 def _row(one: Checkpoint) -> tuple[str, ...]:

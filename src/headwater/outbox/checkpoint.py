@@ -12,13 +12,19 @@ from typing import Final
 
 import psycopg
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, SchemaError, SettingsError
 from headwater.model import Lineage, Lsn, Snapshot
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.migrate import Component, migrate, pending_migrations
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
 
 SQL: Final = load("headwater.outbox", "sql/checkpoint.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    epoch: int
+    table_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,11 @@ def has_outbox(connection: Connection) -> bool:
     return not pending_migrations(connection, Component.of("headwater.outbox"))
 
 
+def require_outbox(connection: Connection) -> None:
+    if not has_outbox(connection):
+        raise SchemaError("this database has no outbox, or one of an earlier release; run `headwater outbox init` first")
+
+
 def find_checkpoints(connection: Connection, pipeline: str | None = None) -> list[Checkpoint]:
     """The checkpoints of all pipelines, or of one."""
     return fetch_sync(connection, SQL["find_checkpoints"].bind(Checkpoint, pipeline=pipeline))
@@ -86,10 +97,18 @@ def forget_checkpoint(connection: Connection, pipeline: str) -> None:
 
 
 def take_checkpoint(url: str, pipeline: str, table: str) -> int:
-    """Make the checkpoint this run's alone to move, or begin one; returns the number to move it with."""
+    """Make the checkpoint this run's alone to move, or begin one; returns the number to move it with.
+
+    Raises SettingsError if it is of another table, of which it says nothing.
+    """
     with translated(url), closing(connect_sync(url)) as connection:
-        (epoch,) = fetch_sync(connection, SQL["take_checkpoint"].bind(int, pipeline=pipeline, table=table))
-    return epoch
+        (taken,) = fetch_sync(connection, SQL["take_checkpoint"].bind(_Taken, pipeline=pipeline, table=table))
+    if taken.table_name != table:
+        raise SettingsError(
+            f"pipeline {pipeline!r} has delivered from {taken.table_name}, and {table} is another outbox; give the pipeline "
+            "another name, or remove it with `headwater destroy` first"
+        )
+    return taken.epoch
 
 
 class CheckpointStore:
@@ -134,7 +153,7 @@ class CheckpointStore:
 
     def end_recovery(self, generation: str, newest_at: datetime | None) -> None:
         """All of it is delivered."""
-        self._write(self._bind("end_recovery", generation, newest_at=newest_at), self._bind("forget_recovered", generation))
+        self._write(self._bind("end_recovery", generation, newest_at=newest_at), self._seen())
 
     def save_delivered(self, generation: str, xids: Sequence[int]) -> None:
         """The messages of some transactions are delivered."""
@@ -155,13 +174,15 @@ class CheckpointStore:
     def save_snapshot(self, generation: str, snapshot: Snapshot, lsn: Lsn, timeline: int) -> None:
         """All that a snapshot sees is delivered; an older one than is saved is left alone."""
         saved = self._bind("save_snapshot", generation, snapshot=str(snapshot), lsn=str(lsn), timeline=timeline)
-        seen = SQL["forget_seen"].bind(str, pipeline=self._pipeline, snapshot=str(snapshot))
-        self._write(saved, seen)
+        self._write(saved, self._seen())
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    def _seen(self) -> Statement[str]:
+        return SQL["forget_seen"].bind(str, pipeline=self._pipeline)
 
     def _bind(self, name: str, generation: str, **values: object) -> Statement[str]:
         return SQL[name].bind(str, pipeline=self._pipeline, generation=generation, **values)

@@ -72,6 +72,11 @@ class MappedTable:
 
 def check_mapping(connection: Connection, table: str, columns: OutboxColumns) -> MappedTable:
     """A table as an outbox, with what can be promised; raises SettingsError for the first thing that stands in the way."""
+    if columns.xid is not None and columns.created_at is None:
+        raise SettingsError(
+            "an outbox with a column for the transaction needs one for the time, too, to read its rows in order; map one to "
+            "created_at, or leave xid out"
+        )
     facts = _find(connection, table)
     shown = f"{facts.schema}.{facts.name}"
     found = {column.name: column for column in fetch_sync(connection, statements.describe_columns(facts.oid))}

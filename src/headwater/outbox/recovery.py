@@ -87,10 +87,11 @@ def read_again(table: MappedTable, choice: Choice, after: Key | None, size: int)
         conditions.append(SQL["since"].compose(at=at, since=_typed(choice.since, "timestamptz")).query)
     if choice.until is not None:
         conditions.append(SQL["before"].compose(at=at, until=_typed(choice.until, "timestamptz")).query)
-    if choice.topics and columns.topic is not None:
-        conditions.append(_is_one_of(columns.topic, choice.topics))
+    if choice.topics:
+        topic = sql.Identifier(columns.topic) if columns.topic is not None else sql.Literal(columns.topic_value)
+        conditions.append(_is_one_of(topic, choice.topics))
     if choice.ids:
-        conditions.append(_is_one_of(columns.id, choice.ids))
+        conditions.append(_is_one_of(sql.Identifier(columns.id), choice.ids))
     if after is not None:
         conditions.append(_compose("after", table, after))
     read = SQL["read_again"].compose(
@@ -102,8 +103,8 @@ def read_again(table: MappedTable, choice: Choice, after: Key | None, size: int)
     return read.query.as_string()
 
 
-def _is_one_of(column: str, values: Sequence[str]) -> sql.Composable:
-    return SQL["is_one_of"].compose(column=sql.Identifier(column), values=sql.Literal(list(values))).query
+def _is_one_of(column: sql.Composable, values: Sequence[str]) -> sql.Composable:
+    return SQL["is_one_of"].compose(column=column, values=sql.Literal(list(values))).query
 
 
 def _texts(names: Sequence[str]) -> sql.Composable:

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Protocol, assert_never
 
+from headwater.capture.emitted import EMITTED
 from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
 from headwater.capture.tables import TableStore, prepare_tables
 from headwater.errors import SourceError
 from headwater.model import Position
 from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
 from headwater.outbox.columns import OUTBOX_TABLE
-from headwater.outbox.mapping import check_mapping
+from headwater.outbox.mapping import Recovery, check_mapping
 from headwater.outbox.partitions import ensure_partitions
 from headwater.postgres.connect import connect_sync, translated
 from headwater.spark.checkpoint import span_of
@@ -67,6 +68,9 @@ class Feed(Protocol):
 
     def require_all_read(self) -> None:
         """Raise SourceError if something that was to be read could not be."""
+
+    def close(self) -> None:
+        """Let go of connections."""
 
 
 def build_feed(settings: PipelineSettings) -> Feed:
@@ -139,6 +143,9 @@ class ChangesFeed:
             more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
             raise SourceError(f"table {left[0].schema}.{left[0].name} could not be read: {left[0].error}{more}")
 
+    def close(self) -> None:
+        """It holds none."""
+
     def _tables(self) -> TableStore:
         return TableStore(self._settings.state_url, self._settings.name)
 
@@ -179,16 +186,17 @@ class OutboxFeed:
             "checkpointIntervalMs": _milliseconds(source.checkpoint_interval),
             "statusIntervalMs": _milliseconds(source.status_interval),
             "emitted": str(source.emitted).lower(),
+            "timeSkewMs": str(source.time_skew // timedelta(milliseconds=1)),
         }
 
     def provide(self) -> None:
         source, state_url, name = self._source, self._settings.state_url, self._settings.name
         prepare_outbox(source.url)
-        with translated(source.url), closing(connect_sync(source.url)) as connection:
-            table = check_mapping(connection, source.table, source.columns)
+        table = EMITTED.table if source.emitted else self._check_table()
         self._keep_partitions()
+        self.close()
         # Before the slot: if that is lost, it is for this run to deliver what it held.
-        self._epoch = take_checkpoint(source.url, name, f"{table.schema}.{table.name}")
+        self._epoch = take_checkpoint(source.url, name, table)
         self._store = CheckpointStore(source.url, name, self._epoch)
         prepare_tables(state_url)
         with closing(TableStore(state_url, name)) as store:
@@ -213,9 +221,26 @@ class OutboxFeed:
             Delivery(self._store, self._source.time_skew).record(offset)
         self._keep_partitions()
 
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _check_table(self) -> str:
+        """The table that messages are written to; says what to expect of it when the slot is lost."""
+        source, facts = self._source, {"slot": self._source.slot}
+        with translated(source.url), closing(connect_sync(source.url)) as connection:
+            table = check_mapping(connection, source.table, source.columns)
+        if table.recovery is not Recovery.EXACT:
+            _log.warning("outbox %s: %s", source.table, table.promise, extra=facts)
+        elif not table.has_index:
+            said = "outbox %s: has no index on (%s, %s), so that recovery has to sort it as a whole"
+            _log.warning(said, source.table, source.columns.created_at, source.columns.id, extra=facts)
+        return f"{table.schema}.{table.name}"
+
     def _keep_partitions(self) -> None:
         """Make the partitions of the next days, of our own table, now and then; without them rows go to the default one."""
-        if self._source.table != OUTBOX_TABLE or time.monotonic() < self._partitions_at:
+        if self._source.emitted or self._source.table != OUTBOX_TABLE or time.monotonic() < self._partitions_at:
             return
         self._partitions_at = time.monotonic() + _PARTITIONS_SECONDS
         with translated(self._source.url), closing(connect_sync(self._source.url)) as connection:

@@ -101,6 +101,7 @@ class Pipeline:
             raise
         finally:
             self._reporter.stop()
+            self._feed.close()
             self._lease.release()
 
     def _may_run(self, *, once: bool) -> bool:

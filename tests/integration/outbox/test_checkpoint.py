@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, SettingsError
 from headwater.model import Lineage, Lsn, Snapshot, TimelineSwitch
 from headwater.outbox.checkpoint import (
     CheckpointStore,
@@ -143,3 +143,24 @@ def test_what_has_committed_is_looked_at_before_where_the_wal_ends(store, url):
         (now,) = connection.execute("select pg_current_wal_insert_lsn()").fetchone() or (Lsn(0),)
     assert snapshot.sees(xid)
     assert end <= now
+
+
+def test_a_checkpoint_of_another_table_is_not_taken_for_this_one(store, url):
+    with pytest.raises(SettingsError, match=r"has delivered from headwater\.outbox_message"):
+        take_checkpoint(url, "p", "headwater.emitted")
+
+
+def test_a_snapshot_that_is_not_saved_forgets_no_transaction(store):
+    _streaming(store)
+    store.save_delivered("g1", [205])
+    store.save_snapshot("g0", Snapshot(900, 900, frozenset()), Lsn(9000), 1)
+    assert store.delivered() == (205,)
+
+
+def test_a_promotion_does_not_make_what_was_delivered_before_unknown_at_the_next_loss(store):
+    _streaming(store)
+    promoted = Lineage("7", 2, (TimelineSwitch(1, Lsn(1500)),), "shop", "hw")
+    store.begin_recovery("g2", promoted, S2, Lsn(2000), keeps=True)
+    assert store.find().holds_for(promoted)
+    store.end_recovery("g2", None)
+    assert (store.find().timeline, store.find().holds_for(promoted)) == (2, True)

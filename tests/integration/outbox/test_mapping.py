@@ -131,3 +131,8 @@ def test_rows_that_the_role_cannot_read_would_be_lost_and_are_refused(connection
         connection.execute("reset role")
         connection.execute(sql.SQL("drop owned by {}").format(role))
         connection.execute(sql.SQL("drop role {}").format(role))
+
+
+def test_a_transaction_without_a_time_is_refused_since_its_rows_could_not_be_read_in_order(connection):
+    with pytest.raises(SettingsError, match="map one to created_at, or leave xid out"):
+        check_mapping(connection, "public.anything", OutboxColumns.debezium(xid="xid"))

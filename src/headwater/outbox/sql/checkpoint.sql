@@ -4,7 +4,7 @@ insert into headwater.outbox_checkpoint as checkpoint (pipeline, table_name, epo
 values (%(pipeline)s, %(table)s, 1)
     on conflict (pipeline) do update
    set epoch = checkpoint.epoch + 1
-returning epoch;
+returning epoch, table_name;
 
 -- name: find_checkpoints
 -- Those of all pipelines, or of one.
@@ -48,7 +48,8 @@ update headwater.outbox_checkpoint
    set generation = %(generation)s,
        phase = 'recovering',
        system_identifier = %(system_identifier)s,
-       timeline = %(timeline)s,
+       timeline = case when %(keeps)s then timeline else %(timeline)s end,
+       recovery_timeline = %(timeline)s,
        snapshot = case when %(keeps)s then snapshot end,
        lsn = case when %(keeps)s then lsn end,
        newest_at = case when %(keeps)s then newest_at end,
@@ -87,24 +88,12 @@ update headwater.outbox_checkpoint
    set phase = 'streaming',
        snapshot = recovery_snapshot,
        lsn = recovery_lsn,
+       timeline = recovery_timeline,
        newest_at = greatest(newest_at, %(newest_at)s),
        saved_at = now()
  where pipeline = %(pipeline)s
    and generation = %(generation)s
    and phase = 'recovering';
-
--- name: forget_recovered
--- What the snapshot of the recovery tells by itself.
-delete from headwater.outbox_delivered as delivered
- using headwater.outbox_checkpoint as checkpoint
- where delivered.pipeline = %(pipeline)s
-   and checkpoint.pipeline = %(pipeline)s
-   and checkpoint.generation = %(generation)s
-   and not exists (
-           select
-             from unnest(delivered.xids) as xid (xid)
-            where not pg_catalog.pg_visible_in_snapshot(xid.xid, checkpoint.recovery_snapshot)
-       );
 
 -- name: forget_delivered
 delete from headwater.outbox_delivered where pipeline = %(pipeline)s;
@@ -147,11 +136,13 @@ update headwater.outbox_checkpoint
 -- name: forget_seen
 -- What the snapshot of the checkpoint tells by itself.
 delete from headwater.outbox_delivered as delivered
+ using headwater.outbox_checkpoint as checkpoint
  where delivered.pipeline = %(pipeline)s
+   and checkpoint.pipeline = %(pipeline)s
    and not exists (
            select
              from unnest(delivered.xids) as xid (xid)
-            where not pg_catalog.pg_visible_in_snapshot(xid.xid, %(snapshot)s::pg_snapshot)
+            where not pg_catalog.pg_visible_in_snapshot(xid.xid, checkpoint.snapshot)
        );
 
 -- name: reset_checkpoint

@@ -5,17 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
-from enum import StrEnum
-from typing import TypeVar
 
 from headwater.errors import SettingsError
 from headwater.postgres.replication.slot import check_slot_name
 from headwater.spark.settings import MIB, LaneRule, SnapshotRule
 from headwater.spark.shape import Shape
+from headwater.spark.sources.given import read_choice, read_number, read_switch, recognised
 from headwater.spark.sources.protect import Protection
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 # By their names in lower case: that is how Spark hands them on.
 _KNOWN = {
@@ -81,18 +77,18 @@ class Options:
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """The options of a `readStream`."""
-    options = dict(_recognised(given))
+    options = dict(recognised(given, _KNOWN, "headwater.changes"))
     for name in ("url", "slot"):
         if not options.get(name):
             raise SettingsError(f"`headwater.changes` needs the option {name!r}")
-    shape, table = _choice(Shape, "shape", options.get("shape", Shape.ENVELOPE)), options.get("table")
+    shape, table = read_choice(Shape, "shape", options.get("shape", Shape.ENVELOPE)), options.get("table")
     if (shape is Shape.TABLE) != (table is not None):
         raise SettingsError("shape `table` and the option `table` go together: name the one table to read by its columns")
     protection = _protection(options)
     if shape is not Shape.ENVELOPE and protection != Protection():
         raise SettingsError("`mask` and `hash` work on shape `envelope` alone")
     check_slot_name(options["slot"])
-    snapshot = _choice(SnapshotRule, "snapshot", options.get("snapshot", SnapshotRule.NEVER))
+    snapshot = read_choice(SnapshotRule, "snapshot", options.get("snapshot", SnapshotRule.NEVER))
     tables = _names(options.get("tables", table or ""))
     if snapshot is SnapshotRule.INITIAL and not tables:
         raise SettingsError("snapshot `initial` needs the option `tables`: name what is to be read")
@@ -104,35 +100,21 @@ def parse_options(given: Mapping[str, str]) -> Options:
         tables=tables,
         shape=shape,
         table=table,
-        lanes=_number("lanes", options.get("lanes", "4"), 1, 256),
-        lane_by=_choice(LaneRule, "laneBy", options.get("laneBy", LaneRule.TABLE)),
-        max_rows=_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
-        max_bytes=_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES),
+        lanes=read_number("lanes", options.get("lanes", "4"), 1, 256),
+        lane_by=read_choice(LaneRule, "laneBy", options.get("laneBy", LaneRule.TABLE)),
+        max_rows=read_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
+        max_bytes=read_number(
+            "maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES
+        ),
         protection=protection,
-        streaming=_switch("streaming", options.get("streaming", "true")),
+        streaming=read_switch("streaming", options.get("streaming", "true")),
         spill_directory=options.get("spillDirectory"),
         snapshot=snapshot,
         pipeline=options.get("pipeline", options["slot"]),
         state_url=state_url,
-        whole_publication=_switch("wholePublication", options.get("wholePublication", "false")),
-        status_interval=timedelta(milliseconds=_number("statusIntervalMs", options.get("statusIntervalMs", "1000"), 1)),
+        whole_publication=read_switch("wholePublication", options.get("wholePublication", "false")),
+        status_interval=timedelta(milliseconds=read_number("statusIntervalMs", options.get("statusIntervalMs", "1000"), 1)),
     )
-
-
-class _Switch(StrEnum):
-    ON = "true"
-    OFF = "false"
-
-
-def _recognised(given: Mapping[str, str]) -> Mapping[str, str]:
-    found = {}
-    for name, value in given.items():
-        if name.lower() not in _KNOWN:
-            near = get_close_matches(name.lower(), _KNOWN, 1)
-            hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"there are {', '.join(_KNOWN.values())}"
-            raise SettingsError(f"`headwater.changes` has no option {name!r}; {hint}")
-        found[_KNOWN[name.lower()]] = value
-    return found
 
 
 def _protection(options: Mapping[str, str]) -> Protection:
@@ -152,21 +134,3 @@ def _protection(options: Mapping[str, str]) -> Protection:
 def _names(text: str) -> tuple[str, ...]:
     """The names in a list; a comma within quotes belongs to the name."""
     return tuple(name for match in _NAME.finditer(text) if (name := match[0].strip()))
-
-
-def _choice(kind: type[Choice], name: str, text: str) -> Choice:
-    try:
-        return kind(text)
-    except ValueError as exc:
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be one of {', '.join(kind)}") from exc
-
-
-def _switch(name: str, text: str) -> bool:
-    return _choice(_Switch, name, text.lower()) is _Switch.ON
-
-
-def _number(name: str, text: str, least: int, most: int | None = None) -> int:
-    limits = f"at least {least}" if most is None else f"between {least} and {most}"
-    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be a whole number, {limits}")
-    return int(text)

@@ -60,7 +60,7 @@ def test_what_is_to_be_protected():
         ({"maxRowsPerTrigger": "-1"}, "at least 0"),
         ({"maxBytesPerTrigger": "1"}, "between 65536 and 104857600"),
         ({"maxBytesPerTrigger": "1000000000"}, "between 65536 and 104857600"),
-        ({"streaming": "perhaps"}, "option `streaming` is 'perhaps', and has to be one of true, false"),
+        ({"streaming": "perhaps"}, "option `streaming` is 'perhaps', and has to be true or false"),
         ({"mask": "{"}, "option `mask` is a JSON object"),
         ({"mask": '["a.b.c"]'}, "option `mask` is a JSON object"),
         ({"mask": '{"a.b.c": 5}'}, "option `mask` is a JSON object of texts"),

@@ -12,6 +12,7 @@ create table headwater.outbox_checkpoint (
     newest_at timestamptz,
     recovery_snapshot pg_snapshot,
     recovery_lsn pg_lsn,
+    recovery_timeline integer,
     recovered_at text,
     recovered_id text,
     recovered bigint not null default 0,

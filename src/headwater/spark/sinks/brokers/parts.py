@@ -61,9 +61,10 @@ class Parts:
                     raise SinkError(self.whose.sink, f"it does not take changes of shape {self.shape}")
 
     def _of_messages(self, rows: pa.RecordBatch) -> tuple[list[Given], list[Letter]]:
-        nowhere = pc.indices_nonzero(pc.equal(rows["topic"], "")).to_pylist()
+        is_nowhere = pc.equal(pc.fill_null(rows["topic"], ""), "")
+        nowhere = pc.indices_nonzero(is_nowhere).to_pylist()
         letters = self._letters(rows, dict.fromkeys(nowhere, _NO_TOPIC))
-        kept = rows.filter(pc.not_equal(rows["topic"], "")) if nowhere else rows
+        kept = rows.filter(pc.invert(is_nowhere)) if nowhere else rows
         return [(Messages(kept.select(MESSAGE.names).cast(MESSAGE)), partial(self._letters, kept))], letters
 
     def _letters(self, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> list[Letter]:

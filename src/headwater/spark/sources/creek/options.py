@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.consumer.mapping import TableMapping
@@ -14,8 +13,7 @@ from headwater.creek.names import Generation, Kind, Names
 from headwater.errors import SettingsError
 from headwater.spark.settings import MIB
 from headwater.spark.shape import Shape
-
-Choice = TypeVar("Choice", bound=StrEnum)
+from headwater.spark.sources.given import read_choice, read_number, read_switch, recognised
 
 _ACCESS = {
     "url": "url",
@@ -30,7 +28,6 @@ _ACCESS = {
     "tlsFirst": "is_tls_first",
     "inboxPrefix": "inbox_prefix",
 }
-_YES_OR_NO = {"true": True, "false": False}
 _OTHERS = (
     "timeoutSeconds",
     "namespace",
@@ -90,11 +87,11 @@ class Options:
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """The options of a `readStream`."""
-    options = dict(_recognised(given))
+    options = dict(recognised(given, _KNOWN, "headwater.creek"))
     if not options.get("url"):
         raise SettingsError("`headwater.creek` needs the option 'url'")
     namespace = options.get("namespace", "CREEK")
-    generation = _choice(Generation, "generation", options.get("generation", Generation.ONE))
+    generation = read_choice(Generation, "generation", options.get("generation", Generation.ONE))
     tables = tuple(
         TableMapping.parse(entry) for match in _ENTRY.finditer(options.get("tables", "")) if (entry := match[0].strip())
     )
@@ -107,11 +104,13 @@ def parse_options(given: Mapping[str, str]) -> Options:
         generation=generation,
         tables=tables,
         stream=options.get("stream") or _stream(tables, namespace, generation),
-        shape=_choice(Shape, "shape", options.get("shape", Shape.ENVELOPE)),
-        lanes=_number("lanes", options.get("lanes", "4"), 1, 256),
-        start=_choice(Start, "start", options.get("start", Start.EARLIEST)),
-        max_rows=_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
-        max_bytes=_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES),
+        shape=read_choice(Shape, "shape", options.get("shape", Shape.ENVELOPE)),
+        lanes=read_number("lanes", options.get("lanes", "4"), 1, 256),
+        start=read_choice(Start, "start", options.get("start", Start.EARLIEST)),
+        max_rows=read_number("maxRowsPerTrigger", options.get("maxRowsPerTrigger", "0"), 0) or None,
+        max_bytes=read_number(
+            "maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), _LEAST_BYTES, _MOST_BYTES
+        ),
         subscriptions_url=subscriptions_url,
     )
 
@@ -126,10 +125,10 @@ def access_options(access: NatsAccess) -> dict[str, str]:
 
 
 def _access(options: Mapping[str, str]) -> NatsAccess:
-    seconds = _number("timeoutSeconds", options.get("timeoutSeconds", "30"), 1)
+    seconds = read_number("timeoutSeconds", options.get("timeoutSeconds", "30"), 1)
     given: dict[str, Any] = {name: options[option] for option, name in _ACCESS.items() if option in options}
     if "tlsFirst" in options:
-        given["is_tls_first"] = _yes_or_no("tlsFirst", options["tlsFirst"])
+        given["is_tls_first"] = read_switch("tlsFirst", options["tlsFirst"])
     return NatsAccess(timeout=timedelta(seconds=seconds), **given)
 
 
@@ -145,34 +144,3 @@ def _stream(tables: Sequence[TableMapping], namespace: str, generation: Generati
             "query of its own"
         )
     return streams.pop()
-
-
-def _recognised(given: Mapping[str, str]) -> Mapping[str, str]:
-    found = {}
-    for name, value in given.items():
-        if name.lower() not in _KNOWN:
-            near = get_close_matches(name.lower(), _KNOWN, 1)
-            hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"there are {', '.join(_KNOWN.values())}"
-            raise SettingsError(f"`headwater.creek` has no option {name!r}; {hint}")
-        found[_KNOWN[name.lower()]] = value
-    return found
-
-
-def _choice(kind: type[Choice], name: str, text: str) -> Choice:
-    try:
-        return kind(text)
-    except ValueError as exc:
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be one of {', '.join(kind)}") from exc
-
-
-def _yes_or_no(name: str, text: str) -> bool:
-    if text.lower() not in _YES_OR_NO:
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be true or false")
-    return _YES_OR_NO[text.lower()]
-
-
-def _number(name: str, text: str, least: int, most: int | None = None) -> int:
-    limits = f"at least {least}" if most is None else f"between {least} and {most}"
-    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be a whole number, {limits}")
-    return int(text)

@@ -1,6 +1,6 @@
 """Writing down what of an outbox is delivered, when a batch of it is."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from headwater.outbox.checkpoint import CheckpointStore
 from headwater.spark.sources.outbox.offset import OutboxOffset, Phase
@@ -14,15 +14,12 @@ class Delivery:
 
     def record(self, end: OutboxOffset) -> None:
         """All sinks have made the range that ends at an offset durable."""
+        newest = None if end.newest_at is None else end.newest_at + self._skew
         if end.key is not None:
             self._store.save_recovered(end.generation, end.key, end.content.changes)
         if end.phase is Phase.RECOVERED:
-            self._store.end_recovery(end.generation, end.newest_at)
+            self._store.end_recovery(end.generation, newest)
         elif end.xids:
             self._store.save_delivered(end.generation, end.xids)
-        elif end.newest_at is not None:
-            self._store.save_newest(end.generation, _skewed(end.newest_at, self._skew))
-
-
-def _skewed(at: datetime, skew: timedelta) -> datetime:
-    return at + skew
+        elif newest is not None:
+            self._store.save_newest(end.generation, newest)

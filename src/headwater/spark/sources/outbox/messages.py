@@ -18,7 +18,7 @@ from headwater.errors import DecodeError
 from headwater.model import MESSAGE
 from headwater.outbox.columns import OutboxColumns
 from headwater.outbox.emit import Emitted, decode_emitted
-from headwater.postgres.replication.columnar import Group, Places, as_sent, decode_columns
+from headwater.postgres.replication.columnar import Group, Ints, Places, as_sent, decode_columns
 from headwater.postgres.types import Types, from_text
 from headwater.spark.frame import Frame
 
@@ -28,8 +28,10 @@ SCHEMA: Final = pa.schema(
 
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 
-_BYTEA, _TIMESTAMPTZ = 17, 1184
-_JSON, _BYTES = "application/json", "application/octet-stream"
+_TIMESTAMPTZ: Final = 1184
+_PAYLOAD_TYPES: Final = {17: "bytea", 114: "json", 3802: "jsonb"}
+_JSON, _BYTES, _TEXT = "application/json", "application/octet-stream", "text/plain; charset=utf-8"
+_CONTENT_TYPES: Final = {"bytea": _BYTES, "json": _JSON, "jsonb": _JSON}
 # The years 1 to 9999, in microseconds of Unix time: what other programs can hold.
 _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 _NO_HEADERS: Final = ("", "{}", "null")
@@ -44,10 +46,14 @@ def of_frame(frame: Frame, columns: OutboxColumns) -> pa.RecordBatch:
     return _one(found)
 
 
-def of_rows(rows: pa.RecordBatch, columns: OutboxColumns, *, is_bytea: bool) -> pa.RecordBatch:
-    """The messages of rows that were read from the table; `rows` has the columns that `read_part` asks for."""
+def of_rows(rows: pa.RecordBatch, columns: OutboxColumns, payload_type: str, first: int = 0) -> pa.RecordBatch:
+    """The messages of rows that were read from the table; `rows` has the columns that `read_part` asks for.
+
+    They have no place in the stream; their ordinals go on from `first`.
+    """
     texts = dict(zip(columns.names, rows.columns, strict=True))
-    return _built(texts, columns, is_bytea, None)
+    ordinals = np.arange(first, first + rows.num_rows)
+    return _built(texts, columns, _CONTENT_TYPES.get(payload_type, _TEXT), None, ordinals)
 
 
 def pack_messages(messages: pa.RecordBatch) -> bytes:
@@ -71,7 +77,8 @@ def _of_group(group: Group, columns: OutboxColumns) -> pa.RecordBatch:
         return _of_emitted(rows, group.places)
     texts = {name: rows.column(name) for name in columns.names}
     types = {column.name: column.type_oid for column in group.relation.columns}
-    return _built(texts, columns, types[columns.payload] == _BYTEA, group.places)
+    content_type = _CONTENT_TYPES.get(_PAYLOAD_TYPES.get(types[columns.payload], ""), _TEXT)
+    return _built(texts, columns, content_type, group.places, group.places.ordinal)
 
 
 def _of_emitted(rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:
@@ -94,12 +101,16 @@ def _of_emitted(rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:
 def _event(lsn: str, content: str) -> Emitted:
     try:
         event = decode_emitted(content.encode())
-    except DecodeError:
+        for text in (event.id, event.topic, event.type, event.key, *event.headers, *event.headers.values()):
+            (text or "").encode()
+    except (DecodeError, UnicodeEncodeError):
         return Emitted(f"emitted-{lsn}", "", "", None, content.encode(), {})
     return event if event.id is not None else replace(event, id=f"emitted-{lsn}")
 
 
-def _built(texts: Mapping[str, pa.Array], columns: OutboxColumns, is_bytea: bool, places: Places | None) -> pa.RecordBatch:
+def _built(
+    texts: Mapping[str, pa.Array], columns: OutboxColumns, content_type: str, places: Places | None, ordinals: Ints
+) -> pa.RecordBatch:
     ids = texts[columns.id]
     count = len(ids)
 
@@ -108,20 +119,22 @@ def _built(texts: Mapping[str, pa.Array], columns: OutboxColumns, is_bytea: bool
             return pa.array([otherwise] * count, pa.string())
         return texts[column] if otherwise is None else pc.fill_null(texts[column], otherwise)
 
-    payload = _bytes(texts[columns.payload]) if is_bytea else pc.fill_null(texts[columns.payload], "").cast(pa.binary())
-    written = [None] * 3 if places is None else [places.commit_lsn, places.ordinal, places.xid]
+    written = texts[columns.payload]
+    payload = _bytes(written) if content_type == _BYTES else pc.fill_null(written, "").cast(pa.binary())
+    nothing = pa.nulls(count, pa.int64())
     arrays = [
         ids,
         text(columns.topic, columns.topic_value or ""),
         text(columns.type, columns.type_value or ""),
         text(columns.key, None),
         payload,
-        pa.array([_BYTES if is_bytea else _JSON] * count, pa.string()),
+        pa.array([content_type] * count, pa.string()),
         _headers(texts, columns, count),
         _times(None if columns.created_at is None else texts[columns.created_at], places, count),
-        *(pa.nulls(count, pa.int64()) if numbers is None else pa.array(numbers) for numbers in written),
+        nothing if places is None else pa.array(places.commit_lsn),
+        pa.array(ordinals, pa.int32()),
+        nothing if places is None else pa.array(places.xid),
     ]
-    arrays[-2] = arrays[-2].cast(pa.int32())
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -169,10 +182,19 @@ def _joined(written: Sequence[Pairs | None], own: Sequence[tuple[str, pa.Array]]
 def _pairs(text: str) -> Pairs | None:
     if text in _NO_HEADERS:
         return None
-    found: Any = json.loads(text)
+    try:
+        found: Any = json.loads(text)
+    except RecursionError:
+        found = None
     if not isinstance(found, dict):
         return [("headers", text)]
-    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()]
+    pairs = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()]
+    return [(_sound(name), _sound(value)) for name, value in pairs]
+
+
+def _sound(text: str) -> str:
+    """A text that can be written: JSON may have one half of a character."""
+    return text.encode(errors="replace").decode()
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:

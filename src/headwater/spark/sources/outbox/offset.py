@@ -12,14 +12,12 @@ from typing import Any, cast
 
 from headwater.errors import PositionError
 from headwater.model import Lsn, Position, Snapshot, SnapshotRead
+from headwater.outbox.recovery import Key
 from headwater.spark.sinks.sink import Span
 from headwater.spark.sources.content import Content
 
 # Raised when the meaning of a logged range changes.
 VERSION = 1
-
-# When a row was written, as text, and its id.
-Key = tuple[str, str]
 
 
 class Phase(StrEnum):

@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 
 from headwater.errors import SettingsError
 from headwater.outbox.columns import OutboxColumns
 from headwater.postgres.replication.slot import check_slot_name
 from headwater.spark.settings import MIB
 from headwater.spark.shape import Shape
+from headwater.spark.sources.given import read_number, read_switch, recognised
 
 # What stands in for the columns of a table: each message has all of them in its content.
 EMITTED_COLUMNS = OutboxColumns(id="lsn", payload="content", topic_value="emitted", type_value="emitted")
@@ -35,6 +35,7 @@ _KNOWN = {
         "checkpointIntervalMs",
         "statusIntervalMs",
         "emitted",
+        "timeSkewMs",
     )
 }
 
@@ -63,11 +64,12 @@ class OutboxOptions:
     checkpoint_interval: timedelta
     status_interval: timedelta
     emitted: bool
+    time_skew: timedelta
 
 
 def parse_options(given: Mapping[str, str]) -> OutboxOptions:
     """The options of a `readStream`."""
-    options = _recognised(given)
+    options = recognised(given, _KNOWN, "headwater.outbox")
     for name in ("url", "slot"):
         if not options.get(name):
             raise SettingsError(f"`headwater.outbox` needs the option {name!r}")
@@ -75,7 +77,7 @@ def parse_options(given: Mapping[str, str]) -> OutboxOptions:
     shape = options.get("shape", Shape.MESSAGE)
     if shape not in (Shape.MESSAGE, Shape.PACKED):
         raise SettingsError(f"option `shape` is {shape!r}, and has to be message or packed")
-    keyed, emitted = _switch(options, "keyed"), _switch(options, "emitted")
+    keyed, emitted = (read_switch(name, options.get(name, "false")) for name in ("keyed", "emitted"))
     return OutboxOptions(
         url=options["url"],
         slot=options["slot"],
@@ -83,16 +85,21 @@ def parse_options(given: Mapping[str, str]) -> OutboxOptions:
         table=options.get("table", "headwater.outbox_message"),
         columns=EMITTED_COLUMNS if emitted else _columns(options.get("columns")),
         shape=Shape(shape),
-        lanes=_number(options, "lanes", 4, 1, 256) if keyed else 1,
+        lanes=read_number("lanes", options.get("lanes", "4"), 1, 256) if keyed else 1,
         keyed=keyed,
-        max_bytes=_number(options, "maxBytesPerTrigger", 16 * MIB, MIB // 16, 100 * MIB),
-        recovery_rows=_number(options, "recoveryRows", 20_000, 1, 1_000_000),
+        max_bytes=read_number("maxBytesPerTrigger", options.get("maxBytesPerTrigger", str(16 * MIB)), MIB // 16, 100 * MIB),
+        recovery_rows=read_number("recoveryRows", options.get("recoveryRows", "20000"), 1, 1_000_000),
         pipeline=options.get("pipeline", options["slot"]),
         state_url=options.get("stateUrl", options["url"]),
-        epoch=_number(options, "epoch", 0, 0) or None,
-        checkpoint_interval=timedelta(milliseconds=_number(options, "checkpointIntervalMs", 10_000, 1)),
-        status_interval=timedelta(milliseconds=_number(options, "statusIntervalMs", 1000, 1)),
+        epoch=read_number("epoch", options.get("epoch", "0"), 0) or None,
+        checkpoint_interval=timedelta(
+            milliseconds=read_number("checkpointIntervalMs", options.get("checkpointIntervalMs", "10000"), 1)
+        ),
+        status_interval=timedelta(milliseconds=read_number("statusIntervalMs", options.get("statusIntervalMs", "1000"), 1)),
         emitted=emitted,
+        time_skew=-timedelta(
+            milliseconds=read_number("timeSkewMs", options.get("timeSkewMs", "-2000").removeprefix("-"), 0)
+        ),
     )
 
 
@@ -106,29 +113,3 @@ def _columns(text: str | None) -> OutboxColumns:
         raise SettingsError(
             'option `columns` is a JSON object of names, such as {"id": "id", "topic": "kind", "payload": "body"}'
         ) from exc
-
-
-def _recognised(given: Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    for name, value in given.items():
-        if name.lower() not in _KNOWN:
-            near = get_close_matches(name.lower(), _KNOWN, 1)
-            hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"there are {', '.join(_KNOWN.values())}"
-            raise SettingsError(f"`headwater.outbox` has no option {name!r}; {hint}")
-        found[_KNOWN[name.lower()]] = value
-    return found
-
-
-def _switch(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be true or false")
-    return text == "true"
-
-
-def _number(options: Mapping[str, str], name: str, default: int, least: int, most: int | None = None) -> int:
-    text = options.get(name, str(default))
-    limits = f"at least {least}" if most is None else f"between {least} and {most}"
-    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-        raise SettingsError(f"option `{name}` is {text!r}, and has to be a whole number, {limits}")
-    return int(text)

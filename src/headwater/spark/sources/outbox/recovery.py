@@ -34,7 +34,7 @@ class TablePartition(InputPartition):
 
     lane: int
     query: str
-    is_bytea: bool
+    payload_type: str
 
 
 class Recovery:
@@ -96,10 +96,10 @@ class Recovery:
 
     def partitions(self, checkpoint: Checkpoint, after: Key | None, last: Key, lanes: int) -> list[InputPartition]:
         """The rows between two keys, a partition for each lane."""
-        gap, is_bytea = self.gap(checkpoint), self._table.payload_type == "bytea"
+        gap = self.gap(checkpoint)
         parts = [(lane, lanes) if lanes > 1 else None for lane in range(lanes)]
         queries = [read_part(self._table, gap, after, last, part) for part in parts]
-        return [TablePartition(lane, query, is_bytea) for lane, query in enumerate(queries)]
+        return [TablePartition(lane, query, self._table.payload_type) for lane, query in enumerate(queries)]
 
     def gap(self, checkpoint: Checkpoint) -> Gap:
         """What is missing; it stays the same while it is read."""
@@ -138,7 +138,9 @@ class Recovery:
 
     def _tell(self, found: Checkpoint, *, keeps: bool) -> None:
         facts = {"slot": self._options.slot}
-        if found.phase == "new":
+        if self._table.columns.created_at is None:
+            _log.info("outbox %s: delivered from now on", self._options.table, extra=facts)
+        elif found.phase == "new":
             _log.info("outbox %s: has no checkpoint, so all of it is delivered", self._options.table, extra=facts)
         elif keeps:
             _log.warning("outbox %s: slot was lost; what it held is read from the table", self._options.table, extra=facts)

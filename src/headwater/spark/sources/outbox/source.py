@@ -8,7 +8,7 @@ The names of the methods are Spark's.
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from headwater.capture import CaptureSettings
 from headwater.capture.emitted import EMITTED
-from headwater.capture.slots import SourceSlot, ensure_slot
+from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
 from headwater.capture.tables import SlotRecord, TableStore, prepare_tables
 from headwater.errors import ConnectionLost, PositionError, SettingsError, SlotLost, SourceError
 from headwater.model import Lineage, Lsn, Position, Snapshot, SnapshotRead
@@ -167,16 +167,15 @@ class Planner:
         source = SourceSlot(options.url, options.slot, options.publication, (options.table,), INSERTS)
         is_ours = start is not None and start.slot == options.slot
         delivered = start.position.commit_lsn if start is not None and is_ours else None
-        self._slot: SlotRecord = ensure_slot(source, self._tables, delivered)
+        self._slot: SlotRecord = self._ensure_slot(source, delivered)
         self._lineage = self._read_lineage()
         epoch = options.epoch or take_checkpoint(options.url, options.pipeline, f"{self._table.schema}.{self._table.name}")
         self._store = CheckpointStore(options.url, options.pipeline, epoch)
         # Without a number of a run nobody else writes down what is delivered.
-        self._delivery = None if options.epoch else Delivery(self._store, timedelta())
+        self._delivery = None if options.epoch else Delivery(self._store, options.time_skew)
         self._recovery = Recovery(options, self._store, self._table)
         self._saver = Saver(self._store, options.checkpoint_interval)
-        # Not so before the first recovery has begun, and after somebody has reset the checkpoint.
-        self._is_known = self._store.find().generation == self._slot.generation
+        self._saved = self._store.find()
         # What ids of transactions are near to, for there are twice as many as the stream tells apart.
         self._near, _ = self._store.look_around()
         self._log: ChangeLog | None = None
@@ -213,6 +212,7 @@ class Planner:
         if self._delivery is not None and offset == committed and offset != self._recorded:
             self._delivery.record(offset)
             self._recorded = offset
+        offset = replace(offset, lanes=self._options.lanes, keyed=self._options.keyed)
         return self._next_part(offset) if offset.is_recovering else self._next_range(offset)
 
     def partitions(self, start: OutboxOffset, end: OutboxOffset) -> list[InputPartition]:
@@ -234,25 +234,45 @@ class Planner:
 
     def _rebased(self, offset: OutboxOffset) -> OutboxOffset:
         """The offset, or, if it is of a slot that was lost or the checkpoint was reset, where to begin."""
-        if offset.generation == self._slot.generation and (self._is_known or (offset.key is None and offset.is_recovering)):
+        if offset.generation == self._slot.generation and self._is_valid(offset):
             return offset
         if offset.slot != self._options.slot and offset.system == self._lineage.system_identifier:
             raise PositionError(
                 f"the checkpoint directory is of slot {offset.slot!r}, and this is slot {self._options.slot!r}; name "
                 "another checkpoint directory, or remove this one"
             )
-        return replace(self.initial(), lanes=offset.lanes, keyed=offset.keyed)
+        return self.initial()
+
+    def _is_valid(self, offset: OutboxOffset) -> bool:
+        """Whether an offset of this slot is one that the checkpoint knows: somebody may have reset that meanwhile."""
+        if offset.is_recovering and offset.key is None:
+            return True
+        if self._saved.phase != "streaming":
+            # It moves on while the table is read.
+            self._saved = self._store.find()
+        is_known = self._saved.generation == self._slot.generation
+        # Without a number of a run, it is written down here, and so later than Spark knows of it.
+        return is_known and (offset.is_recovering or self._saved.phase == "streaming" or self._delivery is not None)
+
+    def _ensure_slot(self, source: SourceSlot, delivered: Lsn | None) -> SlotRecord:
+        try:
+            return ensure_slot(source, self._tables, delivered)
+        except SlotLost as exc:
+            if self._options.epoch:
+                # The run has to know of it first.
+                raise
+            return renew_slot(source, self._tables, str(exc))
 
     def _next_part(self, offset: OutboxOffset) -> OutboxOffset | None:
         checkpoint = self._recovery.begin(self._slot, self._lineage, None if self._mark else _IDLE_SECONDS)
         if checkpoint is None:
             return None
-        self._is_known = True
+        self._saved = checkpoint
         cuts = self._recovery.cuts(checkpoint, offset.key)
         moved = offset.bare
         if cuts:
             cut = cuts[0]
-            newest = None if self._options.columns.xid else datetime.fromisoformat(cut.at)
+            newest = None if self._options.columns.xid else _earlier(cut.at, checkpoint.saved_at)
             content = Content(cut.rows, None, {f"{self._table.schema}.{self._table.name}": cut.rows})
             moved = replace(moved, key=cut.key, content=content, newest_at=newest)
         if len(cuts) > 1:
@@ -326,12 +346,14 @@ class Planner:
         return tuple(xids)
 
     def _newest(self, batches: list[Batch]) -> datetime | None:
-        """When the newest message of a range was written, by the clock that wrote it."""
+        """When the newest message of a range was written, by the clock that wrote it, but not after its commit."""
         if self._options.columns.created_at is None or not batches:
             return None
         frames = (Frame(0, None, self_contained(batch), (), self._lineage) for batch in batches)
-        times = [pc.max(of_frame(frame, self._options.columns)["created_at"]).as_py() for frame in frames]
-        return cast("datetime", max(times))
+        times: list[datetime] = [pc.max(of_frame(one, self._options.columns)["created_at"]).as_py() for one in frames]
+        committed_at = content_of(batches).committed_at
+        # A clock that is ahead must not make others' messages look delivered.
+        return max(times) if committed_at is None else min(max(times), committed_at)
 
     def _lanes(self, log: ChangeLog, batches: list[Batch], end: OutboxOffset) -> list[InputPartition]:
         lanes: dict[int, list[bytes]] = {}
@@ -423,13 +445,23 @@ def _describe_table(options: OutboxOptions) -> MappedTable:
 
 
 def _read_table(options: OutboxOptions, partition: TablePartition) -> Iterator[pa.RecordBatch]:
+    first = 0
     try:
         for rows in rows_at(options.url, None, partition.query):
             if rows.num_rows:
-                yield of_rows(rows, options.columns, is_bytea=partition.is_bytea)
+                yield of_rows(rows, options.columns, partition.payload_type, first)
+                first += rows.num_rows
     except ReadFailed as exc:
         said = f"reading {options.table} from PostgreSQL at {describe(options.url)} failed: {exc}"
         raise (ConnectionLost(said) if exc.is_passing else SourceError(said)) from exc
+
+
+def _earlier(at: str, than: datetime) -> datetime:
+    """The earlier of a time as PostgreSQL writes it, which need not be one of this calendar, and another."""
+    try:
+        return min(datetime.fromisoformat(at), than)
+    except ValueError:
+        return than
 
 
 def _timeline(lineage: Lineage, position: Position) -> int:

@@ -12,15 +12,15 @@ from headwater.spark.sources.outbox.messages import SCHEMA, of_rows
 OWN = OutboxColumns.headwater()
 
 
-def _rows(payload, *, is_bytea=False):
+def _rows(payload, payload_type="json"):
     values = ("id1", "t", "T", "k", payload, '{"a":"é"}', "2026-11-16 10:00:00.5+00")
     batch = pa.RecordBatch.from_arrays([pa.array([value], pa.string()) for value in values], list(OWN.names))
-    return of_rows(batch, OWN, is_bytea=is_bytea)
+    return of_rows(batch, OWN, payload_type)
 
 
-@pytest.mark.parametrize(("payload", "is_bytea"), [('{"n": 1}', False), ("\\x00ff", True)])
-def test_a_letter_holds_the_whole_message_and_is_told_by_its_own_id(payload, is_bytea):
-    rows = _rows(payload, is_bytea=is_bytea)
+@pytest.mark.parametrize(("payload", "payload_type"), [('{"n": 1}', "json"), ("\\x00ff", "bytea")])
+def test_a_letter_holds_the_whole_message_and_is_told_by_its_own_id(payload, payload_type):
+    rows = _rows(payload, payload_type)
     (letter,) = letters_of(rows, {0: "too large"}, pipeline="p", sink="s", table=("headwater", "outbox_message"))
     assert (letter.event_id, letter.reason, letter.key) == ("id1", "too large", {"id": "id1"})
     assert (letter.schema, letter.table, letter.position) == ("headwater", "outbox_message", Position(0, 0))
