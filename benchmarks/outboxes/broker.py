@@ -61,11 +61,17 @@ Places = Callable[[], AbstractContextManager[Place]]
 @dataclass(frozen=True, slots=True)
 class Turn:
     relay: Stored
+    read_at: float
     alone: Stored
 
     @property
     def ratio(self) -> float:
         return self.relay.per_second / self.alone.per_second
+
+    @property
+    def ratio_with_read(self) -> float:
+        """With what the relay takes before its first batch is there."""
+        return self.relay.messages / (self.relay.last - self.read_at) / self.alone.per_second
 
 
 def measure(quick: bool, output: Output) -> list[Bar]:
@@ -94,6 +100,7 @@ def ratio(stage: Stage, spark: SparkSession, name: str, place: Places, sizes: Si
     figures[f"broker_{name}_events"] = sizes.events
     figures[f"broker_{name}_relay_per_s"] = round(statistics.median(turn.relay.per_second for turn in turns))
     figures[f"broker_{name}_alone_per_s"] = round(statistics.median(turn.alone.per_second for turn in turns))
+    figures[f"relay_over_broker_with_read_{name}"] = round(statistics.median(turn.ratio_with_read for turn in turns), 3)
     return statistics.median(turn.ratio for turn in turns)
 
 
@@ -101,7 +108,7 @@ def turn_of(stage: Stage, relay: Relay, place: Places, events: int) -> Turn:
     stage.empty()
     stage.write(events, PER_TRANSACTION)
     with place() as target, stage.output.console.status(f"{events:,} events through the relay"):
-        relay.deliver(target.messages)
+        delivered = relay.deliver(target.messages)
         relayed = target.require(events)
     ready = ready_messages(stage, events)
     with place() as target, stage.output.console.status(f"{events:,} ready messages"):
@@ -109,7 +116,7 @@ def turn_of(stage: Stage, relay: Relay, place: Places, events: int) -> Turn:
             published = broker.publish(ready)
         assert published.stored == events, f"{published.stored} of {events} messages were stored"
         alone = target.require(events)
-    return Turn(relayed, alone)
+    return Turn(relayed, delivered.read_at, alone)
 
 
 def ready_messages(stage: Stage, events: int) -> Messages:

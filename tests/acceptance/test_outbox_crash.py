@@ -35,7 +35,7 @@ from tests.servers import fresh_database
 from tests.waiting import eventually
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
-MESSAGES = 100_000 if LONG else 2000
+MESSAGES = 100_000 if LONG else 1000
 KILLS = 20 if LONG else 2
 # How much of a recovery is done when it is killed.
 SHARES = (0.1, 0.5, 0.9)
@@ -73,6 +73,7 @@ def _has_recovered(source: str, messages: float) -> bool:
     return found.is_recovering and found.recovered >= messages
 
 
+@pytest.mark.timeout(3000 if LONG else 600)
 def test_a_recovery_that_is_killed_again_and_again_loses_nothing_and_repeats_no_more_than_a_part_each_time(
     spark: SparkSession, source: str, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
 ) -> None:
@@ -86,7 +87,7 @@ def test_a_recovery_that_is_killed_again_and_again_loses_nothing_and_repeats_no_
         producer.wait_for_more(MESSAGES)
     missing = producer.committed
     _write_file(tmp_path, Path(settings.checkpoint), source, rabbitmq, queue, recovery_rows=part)
-    with running(tmp_path) as runner, Producer(source, NAME, first=200) as late:
+    with running(tmp_path) as runner, Producer(source, NAME, first=200, writers=1) as late:
         # The checkpoint still says that the lost slot is streamed.
         eventually(lambda: not is_streaming(source), seconds=90)
         for share in SHARES:

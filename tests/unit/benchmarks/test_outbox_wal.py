@@ -47,6 +47,7 @@ def test_the_reference_is_compared_by_its_rate_though_it_stops_earlier():
 
     assert turn.ratio == pytest.approx(10.0)
     assert turn.per_second_with_read == pytest.approx(500.5)
+    assert turn.ratio_with_read == pytest.approx(5.005)
 
 
 def test_what_all_rows_would_take_the_reference_has_the_time_to_the_first_of_them_once():

@@ -14,12 +14,12 @@ select cut.at, cut.id, cut.number - lag(cut.number, 1, 0) over (order by cut.num
  order by cut.number;
 
 -- name: read_part
--- One lane of one part, in order.
+-- One lane of one part, in the order of the columns, and not of their texts, which are called the same.
 select {columns}
-  from {table}
+  from {table} as message
  where {condition}
    and {lane}
- order by {at}, {id};
+ order by message.{at}, message.{id};
 
 -- name: not_delivered
 -- What one snapshot sees and another one, before it, does not.
@@ -52,9 +52,9 @@ true;
 -- name: read_again
 -- Rows of a time, whether they were delivered or not, after a key; in order, and so many of them.
 select {columns}
-  from {table}
+  from {table} as message
  where {condition}
- order by {at}, {id}
+ order by message.{at}, message.{id}
  limit {size};
 
 -- name: before

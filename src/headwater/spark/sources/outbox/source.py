@@ -178,6 +178,8 @@ class Planner:
         self._saved = self._store.find()
         # What ids of transactions are near to, for there are twice as many as the stream tells apart.
         self._near, _ = self._store.look_around()
+        # The last range and what it holds: Spark asks for its end first, and then for it.
+        self._cut: tuple[tuple[Position, SnapshotRead | None, Position], list[Batch]] | None = None
         self._log: ChangeLog | None = None
         self._mark: Lsn | None = None
         self._recorded: OutboxOffset | None = None
@@ -328,6 +330,9 @@ class Planner:
 
     def _changes(self, log: ChangeLog, start: OutboxOffset, end: Position) -> list[Batch]:
         """The inserts of a range, without those that were read from the table."""
+        wanted = (start.position, start.read, end)
+        if self._cut is not None and self._cut[0] == wanted:
+            return self._cut[1]
         kept = []
         for batch in log.between(start.position, end):
             found = inserts_of(batch, (self._table.schema, self._table.name))
@@ -335,6 +340,7 @@ class Planner:
                 found = unseen(found, frozenset(tables_in(found)), start.read)
             if found is not None and found.changes:
                 kept.append(found)
+        self._cut = (wanted, kept)
         return kept
 
     def _xids(self, batches: list[Batch], end: Position) -> tuple[int, ...]:
