@@ -137,8 +137,8 @@ def test_a_second_run_stands_by_and_takes_over_from_one_that_is_killed(
     with running(directories[0]) as one:
         eventually(lambda: is_streaming(source), seconds=90)
         epoch = _epoch(source)
-        with running(directories[1]) as other, Producer(source, NAME) as producer:
-            eventually(lambda: "ready to take over" in other.log, seconds=90)
+        with running(directories[1]) as other, Producer(source, NAME, writers=2) as producer:
+            eventually(lambda: "ready to take over" in other.log, seconds=180)
             queue.wait_for_more(100)
             # The one that stands by leaves the checkpoint to the one that runs.
             assert _epoch(source) == epoch

@@ -43,6 +43,7 @@ class Checkpoint:
     newest_at: datetime | None
     recovery_snapshot: str | None
     recovery_lsn: Lsn | None
+    recovers_all: bool
     recovered_at: str | None
     recovered_id: str | None
     recovered: int
@@ -131,8 +132,20 @@ class CheckpointStore:
         with translated(self._url):
             return tuple(fetch_sync(self._opened(), SQL["list_delivered"].bind(int, pipeline=self._pipeline)))
 
-    def begin_recovery(self, generation: str, lineage: Lineage, snapshot: Snapshot, lsn: Lsn, *, keeps: bool) -> None:
-        """Have the table read up to what a snapshot sees; without `keeps`, all of it."""
+    def begin_recovery(  # noqa: PLR0913 - what is known of the slot, of the snapshot, and of the table
+        self,
+        generation: str,
+        lineage: Lineage,
+        snapshot: Snapshot,
+        lsn: Lsn,
+        *,
+        keeps: bool,
+        recovers_all: bool = False,
+    ) -> None:
+        """Have the table read up to what a snapshot sees; without `keeps`, also what was delivered before.
+
+        With `recovers_all`, whatever the rows say of their transactions.
+        """
         begun = SQL["begin_recovery"].bind(
             str,
             pipeline=self._pipeline,
@@ -142,6 +155,7 @@ class CheckpointStore:
             snapshot=str(snapshot),
             lsn=str(lsn),
             keeps=keeps,
+            recovers_all=recovers_all,
         )
         forgotten = SQL["forget_delivered"].bind(str, pipeline=self._pipeline)
         self._write(begun, *(() if keeps else (forgotten,)))

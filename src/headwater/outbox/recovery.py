@@ -10,7 +10,7 @@ from typing import Final
 
 from psycopg import sql
 
-from headwater.model import Lsn, Snapshot
+from headwater.model import Snapshot
 from headwater.outbox.mapping import MappedTable
 from headwater.postgres.statements import Statement, load
 
@@ -37,11 +37,11 @@ class Cut:
 class Gap:
     """What is to be read: what `until` sees, without what `since` sees and without the transactions in `delivered`.
 
-    Of a table that does not tell transactions, the rows from `since_at` on, whatever snapshots say.
+    Of a table that does not tell transactions, the rows from `since_at` on, whatever snapshots say; and all rows, if there
+    is no `until`.
     """
 
-    until: Snapshot
-    until_lsn: Lsn
+    until: Snapshot | None
     since: Snapshot | None = None
     delivered: tuple[int, ...] = ()
     since_at: str | None = None
@@ -51,6 +51,13 @@ def list_cuts(table: MappedTable, gap: Gap, after: Key | None, size: int) -> Sta
     """The parts that are left to be read after a key, of so many rows each."""
     query = SQL["list_cuts"].compose(**_names(table), size=sql.Literal(size), condition=_where(table, gap, after))
     return Statement(query.name, query.query, None, Cut)
+
+
+def is_foreign(table: MappedTable) -> Statement[bool]:
+    """Whether rows that are there have transactions that are not, to be asked within one snapshot."""
+    name, xid = sql.Identifier(table.schema, table.name), sql.Identifier(table.columns.xid or "")
+    query = SQL["is_foreign"].compose(table=name, xid=xid)
+    return Statement(query.name, query.query, None, bool)
 
 
 def read_part(table: MappedTable, gap: Gap, after: Key | None, last: Key, lane: tuple[int, int] | None) -> str:
@@ -122,11 +129,13 @@ def _missing(table: MappedTable, gap: Gap) -> sql.Composable:
         if gap.since_at is None:
             return SQL["all_rows"].compose().query
         return SQL["since"].compose(at=_at(table), since=_typed(gap.since_at, "timestamptz")).query
-    until = _typed(str(gap.until), "pg_snapshot")
+    if gap.until is None:
+        return SQL["all_rows"].compose().query
+    until, until_snapshot = _typed(str(gap.until), "pg_snapshot"), gap.until
     if gap.since is None:
         return SQL["seen"].compose(xid=sql.Identifier(xid), until=until).query
     since = gap.since
-    delivered = [number for number in gap.delivered if not since.sees(number) and gap.until.sees(number)]
+    delivered = [number for number in gap.delivered if not since.sees(number) and until_snapshot.sees(number)]
     return (
         SQL["not_delivered"]
         .compose(

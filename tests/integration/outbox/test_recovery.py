@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from headwater import outbox
-from headwater.model import Lsn, Snapshot
+from headwater.model import Snapshot
 from headwater.outbox import OutboxColumns, check_mapping
 from headwater.outbox.checkpoint import prepare_outbox
-from headwater.outbox.recovery import Choice, Gap, list_cuts, read_again, read_part
+from headwater.outbox.recovery import Choice, Gap, is_foreign, list_cuts, read_again, read_part
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.stream import SESSION
 from headwater.postgres.statements import fetch_sync
@@ -69,15 +69,15 @@ def test_exactly_what_lies_between_two_snapshots_is_read_without_what_was_delive
         after = shop.snapshot()
         third.commit()
         shop.publish(7)
-    assert sorted(shop.all(Gap(after, Lsn(0), before))) == [3, 5, 6]
-    assert sorted(shop.all(Gap(after, Lsn(0), before, delivered=(xid,)))) == [3, 6]
-    assert sorted(shop.all(Gap(after, Lsn(0)))) == [1, 2, 3, 5, 6]
+    assert sorted(shop.all(Gap(after, before))) == [3, 5, 6]
+    assert sorted(shop.all(Gap(after, before, delivered=(xid,)))) == [3, 6]
+    assert sorted(shop.all(Gap(after))) == [1, 2, 3, 5, 6]
 
 
 def test_parts_are_read_in_the_order_of_time_and_make_up_the_whole(shop):
     for number in range(25):
         shop.publish(number)
-    gap = Gap(shop.snapshot(), Lsn(0))
+    gap = Gap(shop.snapshot())
     cuts = shop.cuts(gap, size=10)
     assert [cut.rows for cut in cuts] == [10, 10, 5]
     ends = [None, *(cut.key for cut in cuts)]
@@ -88,7 +88,7 @@ def test_parts_are_read_in_the_order_of_time_and_make_up_the_whole(shop):
 
 def test_lanes_have_whole_keys_and_together_all_rows(shop):
     shop.publish(*range(40))
-    gap = Gap(shop.snapshot(), Lsn(0))
+    gap = Gap(shop.snapshot())
     (cut,) = shop.cuts(gap)
     lanes = [shop.read(gap, None, cut.key, (lane, 3)) for lane in range(3)]
     assert sorted(number for lane in lanes for number in lane) == list(range(40))
@@ -103,6 +103,17 @@ def test_times_are_ordered_as_times_and_not_as_texts(shop):
             "insert into headwater.outbox_message (topic, type, payload, created_at) values ('t', 'T', %s, %s)",
             [str(number), at],
         )
-    assert shop.all(Gap(shop.snapshot(), Lsn(0))) == [0, 1]
+    assert shop.all(Gap(shop.snapshot())) == [0, 1]
     rows = shop.connection.execute(read_again(shop.table, Choice(since="2020-01-01 00:00+00"), None, 10)).fetchall()
     assert [row[shop.table.columns.names.index("payload")] for row in rows] == ["0", "1"]
+
+
+def test_rows_of_another_server_are_noticed_and_all_rows_can_be_read(shop):
+    shop.publish(1)
+    assert fetch_sync(shop.connection, is_foreign(shop.table)) == [False]
+    shop.connection.execute(
+        "insert into headwater.outbox_message (topic, type, payload, xid) values ('t', 'T', '2', '999999999')"
+    )
+    assert fetch_sync(shop.connection, is_foreign(shop.table)) == [True]
+    assert shop.all(Gap(shop.snapshot())) == [1]
+    assert shop.all(Gap(None)) == [1, 2]

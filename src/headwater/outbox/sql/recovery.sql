@@ -32,6 +32,14 @@ and {xid} <> all ({delivered});
 -- What a snapshot sees: everything, when nothing is known to have been delivered.
 pg_catalog.pg_visible_in_snapshot({xid}, {until});
 
+-- name: is_foreign
+-- Whether there are rows that are visible here and whose transactions are not: those of another server, as after a restore.
+select exists (
+    select
+      from {table}
+     where not pg_catalog.pg_visible_in_snapshot({xid}, pg_catalog.pg_current_snapshot())
+) as is_foreign;
+
 -- name: since
 -- Rows from a time on, of a table that does not tell their transactions.
 {at} >= {since};

@@ -13,6 +13,7 @@ create table headwater.outbox_checkpoint (
     recovery_snapshot pg_snapshot,
     recovery_lsn pg_lsn,
     recovery_timeline integer,
+    recovers_all boolean not null default false,
     recovered_at text,
     recovered_id text,
     recovered bigint not null default 0,
@@ -27,6 +28,7 @@ comment on column headwater.outbox_checkpoint.generation is 'Which slot, of thos
 comment on column headwater.outbox_checkpoint.lsn is 'Where the WAL ended after `snapshot` was taken, on `timeline`: the snapshot is worth nothing to a server that never had that.';
 comment on column headwater.outbox_checkpoint.newest_at is 'For an outbox without transaction ids: rows that are older were delivered, if no clock and no transaction was slower than the skew.';
 comment on column headwater.outbox_checkpoint.recovery_snapshot is 'What is read from the table after the slot was lost; what it does not see comes with the new slot.';
+comment on column headwater.outbox_checkpoint.recovers_all is 'Rows have transaction ids of another server, as after a restore: all of them are read, and some may come twice.';
 comment on column headwater.outbox_checkpoint.recovered_at is 'With `recovered_id`, how far that reading has come.';
 
 -- The transactions that were delivered since `snapshot` was taken, a row for each batch.

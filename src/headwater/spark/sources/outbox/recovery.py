@@ -16,10 +16,10 @@ from pyspark.sql.datasource import InputPartition
 from headwater.capture.snapshot import Stopped, open_snapshot
 from headwater.capture.tables import SlotRecord
 from headwater.errors import ConnectionLost, SourceError
-from headwater.model import Lineage, Lsn, Snapshot, SnapshotRead
+from headwater.model import Lineage, Snapshot, SnapshotRead
 from headwater.outbox.checkpoint import Checkpoint, CheckpointStore
 from headwater.outbox.mapping import MappedTable
-from headwater.outbox.recovery import Cut, Gap, Key, list_cuts, read_part
+from headwater.outbox.recovery import Cut, Gap, Key, is_foreign, list_cuts, read_part
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.stream import SESSION
 from headwater.postgres.statements import fetch_sync
@@ -44,7 +44,7 @@ class Recovery:
         self._options, self._store, self._table = options, store, table
         self._stopping = Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fence")
-        self._opening: Future[SnapshotRead] | None = None
+        self._opening: Future[tuple[SnapshotRead, bool]] | None = None
         self._gap: Gap | None = None
         self._cuts: Sequence[Cut] | None = None
 
@@ -62,19 +62,19 @@ class Recovery:
             return found
         if self._table.columns.created_at is None and found.phase != "new":
             raise self._lost(slot.slot)
+        keeps = found.phase != "new" and found.holds_for(lineage)
         if self._opening is None:
-            self._opening = self._pool.submit(self._open)
+            self._opening = self._pool.submit(self._open, looks=not keeps and self._table.columns.xid is not None)
         try:
-            read = self._opening.result(seconds)
+            read, is_all = self._opening.result(seconds)
         except TimeoutError:
             return None
         except BaseException:
             self._opening = None
             raise
         self._opening = None
-        keeps = found.phase != "new" and found.holds_for(lineage)
-        self._tell(found, keeps=keeps)
-        self._store.begin_recovery(slot.generation, lineage, read.snapshot, read.until, keeps=keeps)
+        self._tell(found, keeps=keeps, is_all=is_all)
+        self._store.begin_recovery(slot.generation, lineage, read.snapshot, read.until, keeps=keeps, recovers_all=is_all)
         return self._store.find()
 
     def cuts(self, checkpoint: Checkpoint, after: Key | None) -> Sequence[Cut]:
@@ -106,8 +106,7 @@ class Recovery:
         if self._gap is None:
             known, at = checkpoint.snapshot, checkpoint.newest_at
             self._gap = Gap(
-                Snapshot.parse(checkpoint.recovery_snapshot or ""),
-                checkpoint.recovery_lsn or Lsn(0),
+                None if checkpoint.recovers_all else Snapshot.parse(checkpoint.recovery_snapshot or ""),
                 None if known is None else Snapshot.parse(known),
                 self._store.delivered(),
                 None if at is None else at.isoformat(),
@@ -126,18 +125,22 @@ class Recovery:
             f"what is missing cannot be found; add one, or begin anew from now on with {reset}"
         )
 
-    def _open(self) -> SnapshotRead:
+    def _open(self, *, looks: bool) -> tuple[SnapshotRead, bool]:
+        """A snapshot, and, where one `looks`, whether rows are of another server."""
         try:
             with closing(open_snapshot(self._options.url, (), self._stopping, self._wait)) as opened:
-                return opened.read
+                return opened.read, looks and fetch_sync(opened.connection, is_foreign(self._table))[0]
         except Stopped as exc:
             raise ConnectionLost("the recovery was ended before it began") from exc
 
     def _wait(self, why: str) -> None:
         _log.warning("outbox %s: %s", self._options.table, why, extra={"slot": self._options.slot})
 
-    def _tell(self, found: Checkpoint, *, keeps: bool) -> None:
+    def _tell(self, found: Checkpoint, *, keeps: bool, is_all: bool) -> None:
         facts = {"slot": self._options.slot}
+        if is_all:
+            said = "outbox %s: has rows with transactions of another server; what is written while it is read may come twice"
+            _log.warning(said, self._options.table, extra=facts)
         if self._table.columns.created_at is None:
             _log.info("outbox %s: delivered from now on", self._options.table, extra=facts)
         elif found.phase == "new":

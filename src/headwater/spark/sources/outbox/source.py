@@ -399,7 +399,9 @@ class Planner:
     def _read_until(self, checkpoint: Checkpoint, position: Position) -> SnapshotRead | None:
         """What of the stream the table's reading has covered, if any of that may come behind a position."""
         known, until = checkpoint.recovery_snapshot, checkpoint.recovery_lsn
-        if self._options.columns.xid is None or known is None or until is None or until <= position.commit_lsn:
+        if known is None or until is None or until <= position.commit_lsn:
+            return None
+        if self._options.columns.xid is None or checkpoint.recovers_all:
             # Rows that do not tell their transaction may come twice rather than not at all.
             return None
         return SnapshotRead(Snapshot.parse(known), until)
