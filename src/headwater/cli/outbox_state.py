@@ -95,10 +95,14 @@ def reset(
     """
     with session(url) as connection:
         _found(connection, pipeline)
+        if not yes and not sys.stdin.isatty():
+            raise SettingsError("there is no terminal to ask at, and everything would be delivered again; say --yes")
         if not yes:
             typer.confirm(f"Deliver everything in the outbox again by pipeline {pipeline}?", abort=True)
         reset_checkpoint(connection, pipeline)
-    typer.echo(f"pipeline {pipeline}: its checkpoint is gone; the next run delivers everything in the table")
+    typer.echo(
+        f"pipeline {pipeline}: its checkpoint is gone; the next run delivers everything that it can read from the table"
+    )
 
 
 def replay(
@@ -126,6 +130,11 @@ def replay(
     choice = Choice(_time("--since", since), _time("--until", until), tuple(topic or ()), tuple(id or ()))
     settings = load_pipeline(file)
     source, target = _source(settings), _target(settings, sink)
+    if settings.transform is not None:
+        raise SettingsError(
+            f"pipeline {settings.name!r} has a transform, and messages that are sent from here do not pass it; name a file "
+            "without one with --file if that is well"
+        )
     with session(source.url) as connection:
         table = check_mapping(connection, source.table, source.columns)
         if table.columns.created_at is None:
@@ -187,6 +196,8 @@ def _source(settings: "PipelineSettings") -> "OutboxSettings":
 
     if not isinstance(settings.source, OutboxSettings):
         raise SettingsError(f"pipeline {settings.name!r} reads tables and no outbox; name the file of another with --file")
+    if settings.source.emitted:
+        raise SettingsError("messages that were emitted into the WAL are in no table, so that none can be sent again")
     return settings.source
 
 
@@ -209,7 +220,8 @@ def _time(option: str, text: str | None) -> str | None:
     except ValueError as exc:
         raise SettingsError(f"{option} must be a time such as 2026-11-16T10:00:00Z, not {text!r}") from exc
     if found.tzinfo is None:
-        raise SettingsError(f"{option} {text} does not say in which time zone; write it as {text}Z for UTC")
+        whole = text if len(text) > len("2026-11-16") else f"{text}T00:00:00"
+        raise SettingsError(f"{option} {text} does not say in which time zone; write it as {whole}Z for UTC")
     return found.isoformat()
 
 

@@ -50,6 +50,8 @@ def forget_sync(connection: psycopg.Connection[Any], older_than: timedelta) -> i
 
 def _remember(connection: AnyConnection, message_id: UUID | str, consumer: str) -> Statement[bool]:
     require_transaction(connection, "remembering a message")
+    if not isinstance(message_id, str | UUID):
+        raise OutboxError(f"the id of a message is a str or a UUID, not {type(message_id).__name__}; decode it first")
     check_name("consumer", consumer)
     check_name("message id", str(message_id))
     return statements.remember_message(consumer, str(message_id))

@@ -21,6 +21,8 @@ from headwater.postgres.statements import execute_sync, fetch_sync
 # Writers queue behind whoever waits for a lock on the outbox. Less than deadlock_timeout, so that the one who gives way
 # where two wait for each other is never the application.
 LOCK_TIMEOUT: Final = timedelta(milliseconds=500)
+# More than two years of days, or six weeks of hours; each costs every query of the table a little.
+_MOST_PARTITIONS: Final = 1000
 # The default partition is locked while it is searched for rows of the new one; as a rule it is empty.
 _SEARCH_TIMEOUT: Final = timedelta(seconds=3)
 _STRAYS: Final = 10_000
@@ -63,6 +65,11 @@ def ensure_partitions(
     _require_own(connection)
     if every < timedelta(hours=1) or ahead < timedelta(0):
         raise SettingsError("partitions of the outbox are of one hour or longer, and made for a time that is not negative")
+    if ahead / every > _MOST_PARTITIONS:
+        raise SettingsError(
+            f"that would be {ahead / every:,.0f} partitions, and more than {_MOST_PARTITIONS} are not made at a time; make "
+            "them longer, or for a shorter time"
+        )
     (now,) = fetch_sync(connection, statements.read_clock())
     wanted = missing_partitions(fetch_sync(connection, statements.list_partitions()), now, ahead, every)
     done = [_make(connection, partition) for partition in wanted]

@@ -205,7 +205,8 @@ class OutboxFeed:
     def renew(self, reason: str) -> str:
         with closing(TableStore(self._settings.state_url, self._settings.name)) as store:
             self._generation = renew_slot(self._slot, store, reason).generation
-        return "what was not delivered is read from the table"
+        has_rows = not self._source.emitted and self._source.columns.created_at is not None
+        return "what was not delivered is read from the table" if has_rows else "another one is made"
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
         last = OutboxOffset.from_json(end)

@@ -18,13 +18,23 @@ from headwater.cli.pipeline import load_pipeline
 from headwater.cli.session import session
 from headwater.embedded import resolve_java, state_directory
 from headwater.errors import HeadwaterError, SlotMissing
+from headwater.outbox.checkpoint import has_outbox
+from headwater.outbox.columns import OUTBOX_TABLE
+from headwater.outbox.mapping import Recovery, check_mapping
 from headwater.postgres.connect import describe
 from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.replication.publication import AddTables, Create, Publication, plan
 from headwater.spark.feed import build_feed
 from headwater.spark.lease import find_holder
 from headwater.spark.session import build_session
-from headwater.spark.settings import PipelineSettings, SinkSettings, SourceSettings, TransformSettings
+from headwater.spark.settings import (
+    BrokerSinkSettings,
+    OutboxSettings,
+    PipelineSettings,
+    SinkSettings,
+    SourceSettings,
+    TransformSettings,
+)
 from headwater.spark.sinks.build import build_sink
 from headwater.spark.state import Rights, SavedReport, fetch_report, fetch_rights
 from headwater.spark.transform import check_transform
@@ -54,18 +64,45 @@ def _check_source(pipeline: PipelineSettings, saved: SavedReport | None) -> Iter
     except HeadwaterError as exc:
         yield refused("source", exc)
         return
-    if looked.slot is None and saved is not None and saved.slot == source.slot and saved.report.position is not None:
+    has_run = saved is not None and saved.slot == source.slot and saved.report.position is not None
+    if looked.slot is None and has_run and isinstance(source, OutboxSettings):
+        yield warning(f"slot {source.slot}", "is lost", "the next run reads what it held from the table, if it can")
+    elif looked.slot is None and has_run:
         yield refused(f"slot {source.slot}", SlotMissing(source.slot))
     elif looked.slot is not None and looked.slot.active and _is_running(pipeline):
         yield ok(f"slot {source.slot}", f"is read by the pipeline, which runs; {kept_by(looked.slot)}")
     else:
         yield check_slot(looked.slot, source.slot, looked.database.server.database)
     yield from looked.missing
+    if isinstance(source, OutboxSettings):
+        yield from _check_outbox(source)
+        return
     yield from check_provision(source, looked)
     yield from check_chosen(looked)
     yield from check_left_out(looked.left_out)
     if pipeline.transform is not None:
         yield from check_protected(pipeline.transform.mask, pipeline.transform.hash, looked.chosen, looked.database)
+
+
+def _check_outbox(source: OutboxSettings) -> Iterator[Finding]:
+    """Whether the table can be an outbox, and what can be promised of it; one of ours is made by the first run."""
+    subject = f"outbox {source.table}"
+    if source.emitted:
+        yield ok(subject, "is not read: messages are those in the WAL, and are lost with the slot")
+        return
+    try:
+        with session(source.url) as connection:
+            if source.table == OUTBOX_TABLE and not has_outbox(connection):
+                yield ok(subject, "is made by the first run")
+                return
+            table = check_mapping(connection, source.table, source.columns)
+    except HeadwaterError as exc:
+        yield refused(subject, exc)
+        return
+    if table.recovery is Recovery.EXACT:
+        yield ok(subject, table.promise)
+    else:
+        yield warning(subject, table.promise, "add the columns, or live with it")
 
 
 def _is_running(pipeline: PipelineSettings) -> bool:
@@ -154,7 +191,9 @@ def _check_sink(settings: SinkSettings, pipeline: PipelineSettings) -> Iterator[
         yield refused(subject, exc)
         return
     yield from (refused_text(subject, problem) for problem in problems)
-    if not problems:
+    if not problems and isinstance(settings, BrokerSinkSettings):
+        yield ok(subject, "nothing stands in the way, as far as can be told without a message")
+    elif not problems:
         yield ok(subject, "can be written to" if hasattr(sink, "check") else "needs nothing")
 
 
