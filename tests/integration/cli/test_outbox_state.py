@@ -85,3 +85,17 @@ def test_messages_are_sent_again_by_time_topic_and_id_in_their_order(shop, datab
 def test_what_is_not_a_choice_is_refused(file, headwater, arguments, said):
     code, _, errors = headwater("outbox", "replay", *arguments, "--file", str(file[0]))
     assert (code, said in errors) == (2, True), errors
+
+
+def test_a_pipeline_with_a_transform_and_one_of_emitted_messages_are_not_replayed(file, headwater):
+    path, _ = file
+    text = path.read_text()
+    path.write_text(text + '[transform]\nfilter = "topic = 1"\n')
+    assert "has a transform" in headwater("outbox", "replay", "--since", "2026-01-01T00:00:00Z", "--file", str(path))[2]
+    path.write_text(text.replace('type = "outbox"\n', 'type = "outbox"\nemitted = true\n'))
+    assert "are in no table" in headwater("outbox", "replay", "--since", "2026-01-01T00:00:00Z", "--file", str(path))[2]
+
+
+def test_a_date_without_a_time_is_told_how_to_be_written(file, headwater):
+    _, _, errors = headwater("outbox", "replay", "--since", "2026-11-16", "--file", str(file[0]))
+    assert "write it as 2026-11-16T00:00:00Z" in errors
