@@ -226,7 +226,7 @@ class Queue:
 
         eventually(look, seconds=2 * seconds)
 
-    def wait_for_more(self, messages: int, seconds: float = 90) -> None:
+    def wait_for_more(self, messages: int, seconds: float = 240) -> None:
         wanted = len(self._arrived) + messages
         eventually(lambda: len(self._arrived) >= wanted, seconds=seconds)
 
@@ -431,7 +431,7 @@ def lose_slot(url: str) -> None:
     """Drop the slot of a pipeline that runs, and wait until it has read the table for another one."""
     lost = generation_of(url)
     drop_slot(url)
-    eventually(lambda: is_streaming(url, lost), seconds=90)
+    eventually(lambda: is_streaming(url, lost), seconds=240)
 
 
 def drop_slot(url: str) -> None:

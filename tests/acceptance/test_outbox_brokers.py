@@ -51,7 +51,7 @@ OUTAGE_SECONDS = 60 if LONG else 5
 # The least that is allowed, and more messages than that can hold.
 BATCH, BATCH_MESSAGES = MIB // 16, 450
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
 
@@ -76,7 +76,7 @@ def test_a_broker_that_is_away_holds_up_the_relay_and_nobody_else(
         access = queue_access(proxy.url, queue, timeout=timedelta(seconds=2))
         settings = relay_settings(tmp_path, source, access, max_bytes=BATCH)
         with Relay(spark, settings) as relay:
-            eventually(lambda: is_streaming(source), seconds=90)
+            eventually(lambda: is_streaming(source), seconds=240)
             with Producer(source, NAME) as producer:
                 queue.wait_for_more(SOME)
                 proxy.refuse = True
@@ -102,7 +102,7 @@ def test_messages_that_a_full_queue_refuses_come_when_there_is_room(
     with Queue(rabbitmq, x_max_length=room, x_overflow="reject-publish") as queue:
         settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue), max_bytes=BATCH)
         with Relay(spark, settings) as relay:
-            eventually(lambda: is_streaming(source), seconds=90)
+            eventually(lambda: is_streaming(source), seconds=240)
             with Producer(source, NAME) as producer:
                 producer.wait_for_more(SOME)
             eventually(lambda: queue.waiting >= room, seconds=60)
@@ -134,7 +134,7 @@ def test_messages_that_no_queue_takes_are_dead_letters_and_the_others_arrive(
 ) -> None:
     access = queue_access(rabbitmq.url, queue, routing_key="{topic}")
     with Relay(spark, relay_settings(tmp_path, source, access, lane_by=lane_by)) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         with Producer(source, queue.name, write=_write_astray) as producer:
             producer.wait_for_more(2 * SOME)
         astray = {each.id for each in producer.committed if each.number % 100 == 7}
@@ -166,7 +166,7 @@ def test_nats_has_each_message_once_when_the_slot_is_lost_and_nats_is_away(
         broker = NatsBrokerSettings(subject=f"{stream}.{{topic}}", stream=stream, stream_subjects=(f"{stream}.>",))
         settings = relay_settings(tmp_path, source, NatsMessages(access=through, settings=broker), lane_by=OutboxLanes.KEY)
         with Relay(spark, settings) as relay:
-            eventually(lambda: is_streaming(source), seconds=90)
+            eventually(lambda: is_streaming(source), seconds=240)
             with Producer(source, NAME) as producer:
                 producer.wait_for_more(SOME)
                 lose_slot(source)

@@ -42,7 +42,7 @@ SHARES = (0.1, 0.5, 0.9)
 # The least that is allowed, and more messages than that can hold.
 BATCH, BATCH_MESSAGES = "64KiB", 450
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
 
@@ -73,7 +73,7 @@ def _has_recovered(source: str, messages: float) -> bool:
     return found.is_recovering and found.recovered >= messages
 
 
-@pytest.mark.timeout(3000 if LONG else 600)
+@pytest.mark.timeout(3000 if LONG else 900)
 def test_a_recovery_that_is_killed_again_and_again_loses_nothing_and_repeats_no_more_than_a_part_each_time(
     spark: SparkSession, source: str, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_recovery_that_is_killed_again_and_again_loses_nothing_and_repeats_no_
     _write_file(tmp_path, Path(settings.checkpoint), source, rabbitmq, queue, recovery_rows=part)
     with running(tmp_path) as runner, Producer(source, NAME, first=200, writers=1) as late:
         # The checkpoint still says that the lost slot is streamed.
-        eventually(lambda: not is_streaming(source), seconds=90)
+        eventually(lambda: not is_streaming(source), seconds=240)
         for share in SHARES:
             eventually(partial(_has_recovered, source, share * len(missing)), seconds=600)
             runner.kill()
@@ -112,7 +112,7 @@ def test_a_relay_that_is_killed_while_it_streams_loses_nothing_and_repeats_no_mo
     choose = random.Random(KILLS)
     _write_file(tmp_path, tmp_path / "checkpoint", source, rabbitmq, queue, max_bytes=BATCH, lane_by="key")
     with running(tmp_path) as runner:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         with Producer(source, NAME) as producer:
             for _ in range(KILLS):
                 queue.wait_for_more(MESSAGES // 10)
@@ -135,7 +135,7 @@ def test_a_second_run_stands_by_and_takes_over_from_one_that_is_killed(
         directory.mkdir()
         _write_file(directory, tmp_path / "checkpoint", source, rabbitmq, queue, max_bytes=BATCH)
     with running(directories[0]) as one:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         epoch = _epoch(source)
         with running(directories[1]) as other, Producer(source, NAME, writers=2) as producer:
             eventually(lambda: "ready to take over" in other.log, seconds=180)
@@ -143,7 +143,7 @@ def test_a_second_run_stands_by_and_takes_over_from_one_that_is_killed(
             # The one that stands by leaves the checkpoint to the one that runs.
             assert _epoch(source) == epoch
             one.end()
-            eventually(lambda: _epoch(source) > epoch, seconds=90)
+            eventually(lambda: _epoch(source) > epoch, seconds=240)
             queue.wait_for_more(100)
             producer.stop()
             queue.wait_for(producer.committed, other.require_life)
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_reset_ends_the_run_and_the_next_one_delivers_every
 ) -> None:
     settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue))
     with Relay(spark, settings) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         with Producer(source, NAME) as before:
             queue.wait_for_more(200)
         queue.wait_for(before.committed, relay.require_life)

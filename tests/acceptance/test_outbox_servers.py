@@ -24,7 +24,7 @@ from tests.servers import postgres_settings
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 SOME = 30_000 if LONG else 300
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
 

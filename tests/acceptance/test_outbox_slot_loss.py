@@ -57,7 +57,7 @@ HELD_SECONDS = 10 if LONG else 2
 # By how much the clocks of some applications are.
 BEHIND = timedelta(seconds=5)
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
 
@@ -126,7 +126,7 @@ def test_a_slot_dropped_while_running_costs_nothing(
     lanes = OutboxLanes(lane_by)
     settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue), lane_by=lanes, recovery_rows=1000)
     with Relay(spark, settings) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         witness = Witness(source)
         with Producer(source, NAME) as producer:
             for _ in range(losses):
@@ -217,7 +217,7 @@ def test_a_transaction_that_is_open_while_the_slot_is_lost_is_delivered_once(
     settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue))
     early, late = messages_of("early", 50), messages_of("late", 50)
     with Relay(spark, settings) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         with Producer(source, NAME) as producer:
             queue.wait_for_more(SOME // 2)
             with held_open(source, NAME, early):
@@ -226,7 +226,7 @@ def test_a_transaction_that_is_open_while_the_slot_is_lost_is_delivered_once(
                 drop_slot(source)
                 with held_open(source, NAME, late):
                     Event().wait(HELD_SECONDS)
-            eventually(lambda: is_streaming(source, lost), seconds=90)
+            eventually(lambda: is_streaming(source, lost), seconds=240)
             queue.wait_for_more(SOME // 2)
         committed = [*producer.committed, *early, *late]
         queue.wait_for(committed, relay.require_life)
@@ -266,7 +266,7 @@ def test_a_commit_that_waits_for_a_standby_while_the_slot_is_lost_is_delivered_o
         prepare_outbox(source)
         settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue))
         with Relay(spark, settings) as relay:
-            eventually(lambda: is_streaming(source), seconds=90)
+            eventually(lambda: is_streaming(source), seconds=240)
             with Producer(source, NAME) as producer:
                 queue.wait_for_more(SOME)
             queue.wait_for(producer.committed, relay.require_life)
@@ -284,7 +284,7 @@ def test_a_commit_that_waits_for_a_standby_while_the_slot_is_lost_is_delivered_o
             _set_standby(source, "")
             for thread in threads:
                 thread.join()
-            eventually(lambda: is_streaming(source, lost), seconds=90)
+            eventually(lambda: is_streaming(source, lost), seconds=240)
             committed = [*producer.committed, *delivered, *unseen]
             queue.wait_for(committed, relay.require_life)
     found = tally(committed, queue.arrived)
@@ -307,7 +307,7 @@ def test_a_clock_that_is_behind_loses_nothing_where_rows_tell_their_transaction(
 ) -> None:
     settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue))
     with Relay(spark, settings) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         with (
             Producer(source, NAME, writers=2) as right,
             Producer(source, NAME, writers=2, first=100, write=_write_behind) as behind,
@@ -350,7 +350,7 @@ def timed(spark: SparkSession, source: str, rabbitmq: RabbitmqNode, queue: Queue
     access = queue_access(rabbitmq.url, queue)
     settings = relay_settings(tmp_path, source, access, table="public.timed", columns=TIMED_COLUMNS)
     with Relay(spark, settings) as relay:
-        eventually(lambda: is_streaming(source), seconds=90)
+        eventually(lambda: is_streaming(source), seconds=240)
         yield relay
 
 
@@ -380,7 +380,7 @@ def test_without_transaction_ids_a_transaction_longer_than_the_skew_is_lost_with
             lost = generation_of(source)
             with held_open(source, NAME, short, _write_timed):
                 drop_slot(source)
-        eventually(lambda: is_streaming(source, lost), seconds=90)
+        eventually(lambda: is_streaming(source, lost), seconds=240)
     queue.wait_for([*producer.committed, *short], timed.require_life)
     found = tally([*producer.committed, *short], [each for each in queue.arrived if each.key != "long"])
     missing = {each.id for each in long} - {each.id for each in queue.arrived}
