@@ -89,7 +89,7 @@ class Recovery:
                 self._cuts = fetch_sync(connection, query)
             rows = sum(cut.rows for cut in self._cuts)
             if rows:
-                facts = {"slot": self._options.slot, "rows": rows}
+                facts = {"slot": self._options.slot}
                 _log.info("outbox %s: %d messages to be read from the table", self._options.table, rows, extra=facts)
         keys = [cut.key for cut in self._cuts]
         return self._cuts[keys.index(after) + 1 :] if after in keys else self._cuts
