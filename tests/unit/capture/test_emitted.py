@@ -20,7 +20,7 @@ COMMIT = memoryview(b"C" + struct.pack("!BQQq", 0, 100, 120, 0))
 
 def _rows(tmp_path, *messages):
     assembler, emitted = Assembler(1 << 20, tmp_path), EmittedRows("ours")
-    (batch,) = [*assembler.feed(emitted.of([BEGIN, *messages, COMMIT])), *assembler.flush()]
+    (batch,) = list(assembler.feed(emitted.of([BEGIN, *messages, COMMIT]))) + list(assembler.flush())
     return batch, decode_columns(batch, Types.builtin(), as_sent)
 
 

@@ -23,7 +23,7 @@ class Store:
 
 def _saver():
     store, now = Store(), [0.0]
-    return store, now, Saver(store, timedelta(seconds=10), lambda: now[0])  # type: ignore[arg-type] # only what it calls
+    return store, now, Saver(store, timedelta(seconds=10), lambda: now[0])
 
 
 def test_a_snapshot_is_saved_only_when_everything_before_its_position_is_delivered():
