@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from headwater.brokers.base import cloud_event, destinations
+from headwater.brokers.columns import instants
 from headwater.brokers.kafka.access import KafkaAccess
 from headwater.model import Messages
 
@@ -35,7 +33,7 @@ def records(access: KafkaAccess, messages: Messages, start: int) -> Iterator[Rec
 
 
 def _slice(access: KafkaAccess, messages: Messages, start: int) -> Iterator[Record]:
-    topics, times = destinations(access.topic, messages).to_pylist(), _times(messages.column("created_at"))
+    topics, times = destinations(access.topic, messages).to_pylist(), instants(messages.column("created_at")).to_pylist()
     names = ("id", "type", "key", "payload", "content_type", "headers")
     rows = zip(topics, times, *(messages.column(name).to_pylist() for name in names), strict=True)
     for place, (topic, time, id, type, key, payload, content_type, headers) in enumerate(rows, start):
@@ -44,9 +42,3 @@ def _slice(access: KafkaAccess, messages: Messages, start: int) -> Iterator[Reco
         # A header of the user's says nothing else under a name of ours.
         others = ((name, value) for name, value in headers or () if name not in own)
         yield Record(place, topic, key, payload, [*own.items(), *others])
-
-
-def _times(column: pa.TimestampArray) -> list[str]:
-    """As RFC 3339 has them. Without their zone, which is UTC, no database of time zones is needed."""
-    texts: list[str] = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%SZ").to_pylist()
-    return texts

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.brokers.base import cloud_event
+from headwater.brokers.columns import instants
 from headwater.brokers.servicebus.access import ServiceBusAccess
 from headwater.model import Messages
 
@@ -26,7 +25,7 @@ class Envelopes:
         self._source, self._has_sessions = access.source, access.sessions
         self._ids, self._types, self._keys = (messages.column(name).to_pylist() for name in ("id", "type", "key"))
         self._payloads, self._content_types = messages.column("payload"), messages.column("content_type").to_pylist()
-        self._headers, self._times = messages.column("headers"), _times(messages.column("created_at"))
+        self._headers, self._times = messages.column("headers"), instants(messages.column("created_at")).to_pylist()
 
     def fill(self, batch: "ServiceBusMessageBatch", places: npt.NDArray[np.int64]) -> tuple[int, str]:
         """Put messages into an empty batch until one does not fit: how many it has then, and why there is not one more."""
@@ -70,9 +69,3 @@ def _size(message: "ServiceBusMessage") -> int:
     roomy = ServiceBusMessageBatch(max_size_in_bytes=sys.maxsize)
     roomy.add_message(message)
     return roomy.size_in_bytes
-
-
-def _times(column: pa.TimestampArray) -> list[str]:
-    """As RFC 3339 has them. Without their zone, which is UTC, no database of time zones is needed."""
-    texts: list[str] = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%SZ").to_pylist()
-    return texts
