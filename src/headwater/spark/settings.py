@@ -110,8 +110,9 @@ class OutboxSettings:
     columns: OutboxColumns = field(default_factory=OutboxColumns.headwater)
     lanes: int = 4
     lane_by: OutboxLanes = OutboxLanes.OUTBOX
-    max_bytes: int = 16 * MIB
-    recovery_rows: int = 20_000
+    # Events are larger than changes, and take brokers less time than tables.
+    max_bytes: int = 32 * MIB
+    recovery_rows: int = 50_000
     checkpoint_interval: timedelta = timedelta(seconds=10)
     time_skew: timedelta = timedelta(seconds=-2)
     status_interval: timedelta = timedelta(seconds=1)
@@ -150,9 +151,9 @@ def check_common(source: SourceSettings) -> None:
         raise SettingsError("status_interval must be at least 1ms")
     if not 1 <= source.lanes <= 256:
         raise SettingsError("lanes must be between 1 and 256")
-    if not MIB // 16 <= source.max_bytes <= 100 * MIB:
-        # Partitions travel inside of Spark's messages, which end at 128 MiB.
-        raise SettingsError("max_bytes must be between 64KiB and 100MiB")
+    if not MIB // 16 <= source.max_bytes <= 64 * MIB:
+        # Java holds some copies of a batch; more than this would not fit into the memory that it has by default.
+        raise SettingsError("max_bytes must be between 64KiB and 64MiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,14 @@ def test_threads_of_the_driver_have_deep_stacks_unless_the_user_says_otherwise()
     assert "-Xss16m" not in merge("local", {"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"]
 
 
+@pytest.mark.parametrize(
+    "given", [{"spark.driver.memory": "4g"}, {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}], ids=["memory", "options"]
+)
+def test_java_is_modest_unless_the_user_says_how_much_memory_it_has_or_how_it_runs(given):
+    assert "-XX:+UseSerialGC" in merge("local", {})["spark.driver.extraJavaOptions"]
+    assert "-XX:+UseSerialGC" not in merge("local", given)["spark.driver.extraJavaOptions"]
+
+
 @pytest.mark.parametrize("key", ["spark.speculation"])
 def test_what_would_repeat_or_lose_changes_cannot_be_switched_on(key):
     with pytest.raises(SettingsError, match=f"{key} cannot be switched on"):

@@ -32,8 +32,8 @@ def pipeline(*sinks, **more):
         ({"lanes": 0}, "lanes must be between 1 and 256"),
         ({"lanes": 257}, "lanes must be between 1 and 256"),
         ({"max_rows": 0}, "max_rows must be at least 1"),
-        ({"max_bytes": 1000}, "max_bytes must be between 64KiB and 100MiB"),
-        ({"max_bytes": 1 << 30}, "max_bytes must be between 64KiB and 100MiB"),
+        ({"max_bytes": 1000}, "max_bytes must be between 64KiB and 64MiB"),
+        ({"max_bytes": 1 << 30}, "max_bytes must be between 64KiB and 64MiB"),
     ],
 )
 def test_a_source_that_cannot_work_is_refused(changed, said):

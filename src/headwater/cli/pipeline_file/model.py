@@ -85,8 +85,8 @@ class OutboxSource(Section):
     publication: str | None = None
     lanes: int = 4
     lane_by: OutboxLanes = OutboxLanes.OUTBOX
-    max_bytes: Size = 16 * MIB
-    recovery_rows: int = 20_000
+    max_bytes: Size = 32 * MIB
+    recovery_rows: int = 50_000
     checkpoint_interval: Duration = timedelta(seconds=10)
     replication_checkpoint_time_skew: Annotated[timedelta, BeforeValidator(_read_skew)] = timedelta(seconds=-2)
     status_interval: Duration = timedelta(seconds=1)

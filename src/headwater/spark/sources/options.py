@@ -39,8 +39,8 @@ _KNOWN = {
         "statusIntervalMs",
     )
 }
-# Partitions travel inside of Spark's messages, which end at 128 MiB.
-_MOST_BYTES = 100 * MIB
+# Java holds some copies of a batch; more than this would not fit into the memory that it has by default.
+_MOST_BYTES = 64 * MIB
 _LEAST_BYTES = MIB // 16
 _NAME = re.compile(r'(?:"[^"]*"|[^,"]|")+')
 _MASK_FORM = 'option `mask` is a JSON object of texts, such as {"public.customers.phone": "***"}'

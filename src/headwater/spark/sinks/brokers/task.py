@@ -4,7 +4,8 @@ It travels to the executors as a value. Errors come back in that row, since Spar
 """
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -17,11 +18,13 @@ from headwater.brokers.registry import BrokerAccess, open_broker
 from headwater.errors import BrokerError, SinkError, SinkUnavailable
 from headwater.model import Messages
 from headwater.spark.letters import Letter
-from headwater.spark.sinks.brokers.parts import MakeLetters, Parts
+from headwater.spark.sinks.brokers.parts import Given, Parts
 from headwater.spark.sinks.sink import Written
 
 OUTCOME: Final = StructType([StructField("outcome", BinaryType())])
 _SCHEMA: Final = pa.schema([("outcome", pa.binary())])
+# What a task holds besides what is being published, at most: enough that a broker is not kept waiting between two calls.
+_WAITING_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,57 @@ class PublishTask:
     access: BrokerAccess = field(repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        outcome = Outcome()
-        try:
-            for given, letters in self.parts.of(batches):
-                outcome += Outcome(Written(letters=len(letters)), tuple(letters))
-                for messages, refused in given:
-                    outcome += self._publish(messages, refused)
-        except BrokerError as exc:
-            outcome += Outcome(failure=(str(exc), exc.retryable))
+        outcome = self._write(batches)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_SCHEMA)
 
-    def _publish(self, messages: Messages, refused: MakeLetters) -> Outcome:
-        # Most partitions of a quiet source have nothing, and need no connection.
-        if not len(messages):
-            return Outcome()
-        published = kept_broker(pickle.dumps(self.access)).publish(messages)
-        letters = tuple(refused({one.index: one.reason for one in published.refused}))
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Take in what comes while what came before is published, and publish all of that at once: one wait for many."""
+        total, before = Outcome(), _done(Outcome())
+        waiting: list[Given] = []
+        with ThreadPoolExecutor(1, thread_name_prefix="publish") as pool:
+            for given, letters in self.parts.of(batches):
+                total += Outcome(Written(letters=len(letters)), tuple(letters))
+                # Most partitions of a quiet source have nothing, and need no connection.
+                waiting += [one for one in given if len(one[0])]
+                if waiting and (before.done() or _bytes(waiting) >= _WAITING_BYTES):
+                    total += before.result()
+                    if total.failure is not None:
+                        return total
+                    before, waiting = pool.submit(self._publish, waiting), []
+            total += before.result()
+            if waiting and total.failure is None:
+                total += pool.submit(self._publish, waiting).result()
+        return total
+
+    def _publish(self, given: Sequence[Given]) -> Outcome:
+        messages = Messages(pa.concat_batches([one.rows for one, _ in given]))
+        try:
+            published = kept_broker(pickle.dumps(self.access)).publish(messages)
+        except BrokerError as exc:
+            return Outcome(failure=(str(exc), exc.retryable))
+        letters = tuple(_letters(given, {one.index: one.reason for one in published.refused}))
         return Outcome(Written(published.stored, published.duplicates, len(letters)), letters)
+
+
+def _letters(given: Sequence[Given], reasons: Mapping[int, str]) -> Iterator[Letter]:
+    """The letters of messages by their place among all of those given."""
+    start = 0
+    for messages, refused in given:
+        end = start + len(messages)
+        own = {place - start: reason for place, reason in reasons.items() if start <= place < end}
+        if own:
+            yield from refused(own)
+        start = end
+
+
+def _bytes(given: Sequence[Given]) -> int:
+    return sum(messages.rows.nbytes for messages, _ in given)
+
+
+def _done(outcome: Outcome) -> "Future[Outcome]":
+    future: Future[Outcome] = Future()
+    future.set_result(outcome)
+    return future
 
 
 # As many as the pipelines of one Spark application are likely to publish to at a time.
