@@ -41,6 +41,7 @@ def status(file: File = None, json: Json = False) -> None:
 
 
 def _ask(pipeline: "PipelineSettings") -> "Progress":
+    from headwater.spark.lease import find_holder
     from headwater.spark.state import (
         Limits,
         Progress,
@@ -60,7 +61,8 @@ def _ask(pipeline: "PipelineSettings") -> "Progress":
         facts = read_server(connection)
         idle = fetch_idle_seconds(connection, slot_name)
     limits = Limits(facts.max_slot_wal_keep_bytes, facts.idle_replication_slot_timeout_seconds, idle)
-    return Progress(name, slot_name, saved, slot, server, limits, letters, loads)
+    is_held = find_holder(pipeline.state_url, name) is not None
+    return Progress(name, slot_name, saved, slot, server, limits, letters, loads, is_held)
 
 
 def _print(progress: "Progress") -> None:

@@ -11,6 +11,7 @@ from headwater.model import Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.replication.slot import find_slot
+from headwater.spark.lease import Lease
 from headwater.spark.state import Phase, Report, SinkReport, TableReport, fetch_report, fetch_server_position, save_report
 
 
@@ -123,6 +124,18 @@ def test_the_lag_is_what_the_server_has_made_durable_and_the_slot_not_confirmed(
     assert found["slot"]["confirmed_flush_lsn"] == str(slot.confirmed_flush_lsn)
     assert found["slot"]["retained_bytes"] >= found["lag_bytes"]
     assert (found["phase"], found["stale"], found["slot"]["active"]) == ("stopped", False, False)
+
+
+def test_a_run_that_has_the_pipeline_is_not_stale_while_it_leaves_the_slot_alone(connection, status, database):
+    make_slot(connection)
+    save(connection, Report(phase=Phase.RUNNING, position=Position(fetch_server_position(connection).flush_lsn, 0)))
+    lease = Lease(database, "shop")
+    assert lease.take()
+    try:
+        assert not json.loads(status("--json")[1])["stale"]
+    finally:
+        lease.release()
+    assert json.loads(status("--json")[1])["stale"]
 
 
 def test_a_run_that_was_killed_and_a_slot_that_is_gone_are_said_plainly(connection, status):

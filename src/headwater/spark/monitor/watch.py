@@ -95,6 +95,8 @@ class Watch:
             seen.limits,
             seen.letters,
             seen.loads,
+            # By this run, or by the one that it stands by for.
+            is_held=True,
         )
 
     def look(self) -> None:

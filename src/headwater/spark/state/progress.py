@@ -16,7 +16,8 @@ from headwater.spark.state.store import ServerPosition, TableLoad
 class Progress:
     """What is known of a pipeline: its last report, its slot, and how far the server is, all at about the same time.
 
-    `server` is None if the source was not reached; then nothing is known of the slot either.
+    `server` is None if the source was not reached; then nothing is known of the slot either. `is_held` if a run has the
+    pipeline: one that reads an outbox's table leaves the slot alone meanwhile.
     """
 
     pipeline: str
@@ -27,6 +28,7 @@ class Progress:
     limits: Limits = field(default_factory=Limits)
     letters: Mapping[str, int] = field(default_factory=dict)
     loads: tuple[TableLoad, ...] = ()
+    is_held: bool = False
 
     @property
     def confirmed(self) -> Lsn | None:
@@ -50,8 +52,8 @@ class Progress:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the phase is that of a run which is over: it cannot run and not read its slot."""
-        is_active = self.server is None or (self.slot is not None and self.slot.active)
+        """Whether the phase is that of a run which is over: nobody has the pipeline, and nobody reads its slot."""
+        is_active = self.is_held or self.server is None or (self.slot is not None and self.slot.active)
         return self.saved is not None and self.saved.report.phase is Phase.RUNNING and not is_active
 
     @property

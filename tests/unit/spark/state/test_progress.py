@@ -109,6 +109,7 @@ def test_only_a_run_that_should_be_reading_is_stale():
     stopped = replace(SAVED, report=replace(REPORT, phase=Phase.STOPPED))
 
     assert replace(PROGRESS, slot=None).is_stale
+    assert not replace(PROGRESS, slot=None, is_held=True).is_stale
     assert not replace(PROGRESS, saved=stopped, slot=replace(SLOT, active=False)).is_stale
 
 
