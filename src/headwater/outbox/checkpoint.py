@@ -4,7 +4,7 @@ A checkpoint is a snapshot: every message that it sees is delivered. Beside it s
 since. No clock takes part, but for tables whose rows do not say which transaction wrote them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,6 +47,7 @@ class Checkpoint:
     recovered_at: str | None
     recovered_id: str | None
     recovered: int
+    recovered_before: Sequence[Mapping[str, str]]
     saved_at: datetime
     delivered: int
 

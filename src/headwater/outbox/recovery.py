@@ -4,7 +4,7 @@ A row that is visible in one snapshot is visible in every later one, since nobod
 are delivered. So the rows between two snapshots can be read at any time, in as many transactions as it takes, and again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,14 +37,16 @@ class Cut:
 class Gap:
     """What is to be read: what `until` sees, without what `since` sees and without the transactions in `delivered`.
 
-    Of a table that does not tell transactions, the rows from `since_at` on, whatever snapshots say; and all rows, if there
-    is no `until`.
+    `before` are earlier readings that were not finished: of what a snapshot sees they had delivered all up to a key. Of a
+    table that does not tell transactions, the rows from `since_at` on, whatever snapshots say; and all rows, if there is no
+    `until`.
     """
 
     until: Snapshot | None
     since: Snapshot | None = None
     delivered: tuple[int, ...] = ()
     since_at: str | None = None
+    before: tuple[tuple[Snapshot, Key], ...] = ()
 
 
 def list_cuts(table: MappedTable, gap: Gap, after: Key | None, size: int) -> Statement[Cut]:
@@ -119,8 +121,20 @@ def _texts(names: Sequence[str]) -> sql.Composable:
 
 
 def _where(table: MappedTable, gap: Gap, after: Key | None) -> sql.Composable:
-    missing = _missing(table, gap)
-    return missing if after is None else sql.SQL(" and ").join([missing, _compose("after", table, after)])
+    conditions = [_missing(table, gap), *_unread(table, gap)]
+    if after is not None:
+        conditions.append(_compose("after", table, after))
+    return sql.SQL(" and ").join(conditions)
+
+
+def _unread(table: MappedTable, gap: Gap) -> Iterator[sql.Composable]:
+    """That an earlier reading has not come to it. What it sees has a transaction of this server."""
+    if table.columns.xid is None or gap.until is None:
+        return
+    for snapshot, key in gap.before:
+        is_read = _compose("up_to", table, key)
+        seen = _typed(str(snapshot), "pg_snapshot")
+        yield SQL["unread"].compose(xid=sql.Identifier(table.columns.xid), seen=seen, is_read=is_read).query
 
 
 def _missing(table: MappedTable, gap: Gap) -> sql.Composable:

@@ -24,6 +24,7 @@ select checkpoint.pipeline,
        checkpoint.recovered_at,
        checkpoint.recovered_id,
        checkpoint.recovered,
+       checkpoint.recovered_before,
        checkpoint.saved_at,
        (
            select coalesce(sum(cardinality(delivered.xids)), 0)::bigint
@@ -44,7 +45,8 @@ select distinct xid.xid::text::bigint as xid
 
 -- name: begin_recovery
 -- From now on the table is read, up to what a snapshot sees. What was known of another server, or of a history that this
--- one does not share, is worth nothing (`keeps` is false): then everything is delivered again.
+-- one does not share, is worth nothing (`keeps` is false): then everything is delivered again. What a reading that was not
+-- finished has delivered stays so.
 update headwater.outbox_checkpoint
    set generation = %(generation)s,
        phase = 'recovering',
@@ -57,6 +59,14 @@ update headwater.outbox_checkpoint
        newest_at = case when %(keeps)s then newest_at end,
        recovery_snapshot = %(snapshot)s::pg_snapshot,
        recovery_lsn = %(lsn)s::pg_lsn,
+       recovered_before = case
+           when not %(keeps)s then '[]'
+           when phase = 'recovering' and recovered_at is not null and not recovers_all
+           then recovered_before || jsonb_build_array(
+                    jsonb_build_object('snapshot', recovery_snapshot::text, 'at', recovered_at, 'id', recovered_id)
+                )
+           else recovered_before
+       end,
        recovered_at = null,
        recovered_id = null,
        recovered = 0,
@@ -91,6 +101,7 @@ update headwater.outbox_checkpoint
        snapshot = recovery_snapshot,
        lsn = recovery_lsn,
        timeline = recovery_timeline,
+       recovered_before = '[]',
        newest_at = greatest(newest_at, %(newest_at)s),
        saved_at = now()
  where pipeline = %(pipeline)s
@@ -159,6 +170,7 @@ update headwater.outbox_checkpoint
        recovered_at = null,
        recovered_id = null,
        recovered = 0,
+       recovered_before = '[]',
        saved_at = now()
  where pipeline = %(pipeline)s;
 

@@ -32,6 +32,10 @@ and {xid} <> all ({delivered});
 -- What a snapshot sees: everything, when nothing is known to have been delivered.
 pg_catalog.pg_visible_in_snapshot({xid}, {until});
 
+-- name: unread
+-- What an earlier reading, which was not finished, had not delivered.
+not (pg_catalog.pg_visible_in_snapshot({xid}, {seen}) and {is_read});
+
 -- name: is_foreign
 -- Whether there are rows that are visible here and whose transactions are not: those of another server, as after a restore.
 select exists (

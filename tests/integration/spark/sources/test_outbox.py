@@ -282,6 +282,23 @@ def test_a_recovery_goes_on_behind_the_last_part_that_was_delivered(spark, datab
     assert _run(spark, settings).ids == ids[40:]
 
 
+def test_what_a_recovery_had_delivered_when_its_slot_was_lost_too_is_not_delivered_again(spark, database, outbox, tmp_path):
+    settings = _settings(tmp_path, database, recovery_rows=10)
+    ids = _publish(outbox, 1, 45)
+    assert _run(spark, settings, limit=2).ids == ids[:20]
+    late = outbox.execute("select min(created_at) - interval '1 hour' from headwater.outbox_message").fetchone()
+    assert late is not None
+    drop_slot(database)
+    # Older by its clock than all that was read, and yet new: the readings before did not see it.
+    outbox.execute(
+        "insert into headwater.outbox_message (created_at, topic, type, payload) values (%s, 't', 'T', '{\"n\": 0}')", late
+    )
+    assert _run(spark, settings, limit=2).numbers == [0, *range(21, 40)]
+    drop_slot(database)
+    more = _publish(outbox, 46, 47)
+    assert _run(spark, settings).ids == [*ids[39:], *more]
+
+
 def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(spark, postgres18: EmbeddedPostgres, tmp_path):
     with fresh_database(postgres18.url) as url:
         prepare_outbox(url)

@@ -17,6 +17,7 @@ create table headwater.outbox_checkpoint (
     recovered_at text,
     recovered_id text,
     recovered bigint not null default 0,
+    recovered_before jsonb not null default '[]',
     saved_at timestamptz not null default now(),
     check ((snapshot is null) = (lsn is null)),
     check (phase <> 'recovering' or (recovery_snapshot is not null and recovery_lsn is not null))
@@ -30,6 +31,7 @@ comment on column headwater.outbox_checkpoint.newest_at is 'For an outbox withou
 comment on column headwater.outbox_checkpoint.recovery_snapshot is 'What is read from the table after the slot was lost; what it does not see comes with the new slot.';
 comment on column headwater.outbox_checkpoint.recovers_all is 'Rows have transaction ids of another server, as after a restore: all of them are read, and some may come twice.';
 comment on column headwater.outbox_checkpoint.recovered_at is 'With `recovered_id`, how far that reading has come.';
+comment on column headwater.outbox_checkpoint.recovered_before is 'What earlier readings had delivered when the slot was lost once more: of each, its snapshot and how far it had come.';
 
 -- The transactions that were delivered since `snapshot` was taken, a row for each batch.
 create table headwater.outbox_delivered (

@@ -110,6 +110,7 @@ class Recovery:
                 None if known is None else Snapshot.parse(known),
                 self._store.delivered(),
                 None if at is None else at.isoformat(),
+                tuple((Snapshot.parse(one["snapshot"]), (one["at"], one["id"])) for one in checkpoint.recovered_before),
             )
         return self._gap
 
