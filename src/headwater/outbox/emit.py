@@ -16,6 +16,7 @@ from headwater.errors import DecodeError
 from headwater.outbox import statements
 from headwater.outbox.event import MAX_PAYLOAD_BYTES, EncodedEvent, Event, refuse_constant
 from headwater.outbox.publish import prepare_events
+from headwater.outbox.transaction import require_async, require_sync
 from headwater.postgres.statements import fetch, fetch_sync
 
 # By this prefix a reader of the WAL knows which messages are events.
@@ -49,6 +50,7 @@ async def emit(  # noqa: PLR0913 - the parts of an event, and by name what most 
     max_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> UUID:
     """As `publish`, into the WAL instead of a table."""
+    require_async(connection, "emit")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
     await fetch(connection, statements.emit_message(PREFIX, encode_emitted(event)))
     return event.id
@@ -66,6 +68,7 @@ def emit_sync(  # noqa: PLR0913 - as above
     max_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> UUID:
     """`emit` for a connection that is not async."""
+    require_sync(connection, "emit")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
     fetch_sync(connection, statements.emit_message(PREFIX, encode_emitted(event)))
     return event.id

@@ -9,7 +9,7 @@ import psycopg
 from headwater.errors import OutboxError
 from headwater.outbox import statements
 from headwater.outbox.event import check_name
-from headwater.outbox.transaction import AnyConnection, require_transaction
+from headwater.outbox.transaction import AnyConnection, require_async, require_sync, require_transaction
 from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync
 
 __all__ = ["forget", "forget_sync", "once", "once_sync"]
@@ -24,11 +24,13 @@ async def once(connection: psycopg.AsyncConnection[Any], message_id: UUID | str,
     While another transaction deals with the same message, this waits for it to end: False if it has committed, True if it
     has not. In a transaction of isolation level repeatable read the former is a serialization failure.
     """
+    require_async(connection, "once")
     return bool(await fetch(connection, _remember(connection, message_id, consumer)))
 
 
 def once_sync(connection: psycopg.Connection[Any], message_id: UUID | str, consumer: str) -> bool:
     """`once` for a connection that is not async."""
+    require_sync(connection, "once")
     return bool(fetch_sync(connection, _remember(connection, message_id, consumer)))
 
 
@@ -38,12 +40,14 @@ async def forget(connection: psycopg.AsyncConnection[Any], older_than: timedelta
     A message that comes again after that has its effect again. On a connection in autocommit mode it is done piece by
     piece, so that nothing is locked for long.
     """
+    require_async(connection, "forget")
     (pages,) = await fetch(connection, statements.count_inbox_pages())
     return sum([await execute(connection, piece) for piece in _pieces(pages, older_than)])
 
 
 def forget_sync(connection: psycopg.Connection[Any], older_than: timedelta) -> int:
     """`forget` for a connection that is not async."""
+    require_sync(connection, "forget")
     (pages,) = fetch_sync(connection, statements.count_inbox_pages())
     return sum(execute_sync(connection, piece) for piece in _pieces(pages, older_than))
 

@@ -10,7 +10,7 @@ from headwater.errors import OutboxError
 from headwater.outbox import statements
 from headwater.outbox.event import MAX_PAYLOAD_BYTES, EncodedEvent, Event, encode_events
 from headwater.outbox.trace import trace_headers
-from headwater.outbox.transaction import AnyConnection, require_transaction
+from headwater.outbox.transaction import AnyConnection, require_async, require_sync, require_transaction
 from headwater.postgres.statements import execute, execute_sync
 
 # One statement takes about as much; more of either makes it no quicker, and a message of the protocol has an end.
@@ -33,6 +33,7 @@ async def publish(  # noqa: PLR0913 - the parts of an event, and by name what mo
 
     What cannot be written raises OutboxError before anything is sent, so that the transaction stays as it was.
     """
+    require_async(connection, "publish")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
     await execute(connection, statements.insert_message(event))
     return event.id
@@ -50,6 +51,7 @@ def publish_sync(  # noqa: PLR0913 - as above
     max_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> UUID:
     """`publish` for a connection that is not async."""
+    require_sync(connection, "publish")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
     execute_sync(connection, statements.insert_message(event))
     return event.id
@@ -59,6 +61,7 @@ async def publish_many(
     connection: psycopg.AsyncConnection[Any], events: Sequence[Event], *, max_bytes: int = MAX_PAYLOAD_BYTES
 ) -> list[UUID]:
     """Write events in their order, a thousand to a statement; all are checked before the first is sent."""
+    require_async(connection, "publish_many")
     ready = prepare_events(connection, events, max_bytes)
     for chunk in chunks(ready):
         await execute(connection, statements.insert_messages(chunk))
@@ -69,6 +72,7 @@ def publish_many_sync(
     connection: psycopg.Connection[Any], events: Sequence[Event], *, max_bytes: int = MAX_PAYLOAD_BYTES
 ) -> list[UUID]:
     """`publish_many` for a connection that is not async."""
+    require_sync(connection, "publish_many")
     ready = prepare_events(connection, events, max_bytes)
     for chunk in chunks(ready):
         execute_sync(connection, statements.insert_messages(chunk))

@@ -1,4 +1,4 @@
-"""Whether a connection of the application is in a transaction, which is all that an outbox and an inbox rest on."""
+"""Whether a connection of the application is one of psycopg's and in a transaction: an outbox and an inbox rest on that."""
 
 from typing import Any, TypeAlias
 
@@ -21,3 +21,23 @@ def require_transaction(connection: AnyConnection, what: str) -> None:
             f"{what} has to be part of a transaction, and the connection has none open; put it and what it is about into "
             "`with connection.transaction():`, which is `async with` for an async connection"
         )
+
+
+def require_async(connection: object, function: str) -> None:
+    """Raise OutboxError if a connection is none that an async function can use."""
+    _require(connection, psycopg.AsyncConnection, function, f"{function}_sync")
+
+
+def require_sync(connection: object, function: str) -> None:
+    """Raise OutboxError if a connection is none that the sync partner of a function can use."""
+    _require(connection, psycopg.Connection, f"{function}_sync", function)
+
+
+def _require(connection: object, kind: type, function: str, other: str) -> None:
+    if isinstance(connection, kind):
+        return
+    given = type(connection)
+    remedy = f"use {other} with it" if isinstance(connection, psycopg.BaseConnection) else "give it psycopg's own connection"
+    raise OutboxError(
+        f"{function} needs a psycopg.{kind.__name__}, and got a {given.__module__}.{given.__qualname__}; {remedy}"
+    )

@@ -267,3 +267,27 @@ def test_an_application_may_write_and_remember_and_nothing_else(any_connection, 
         any_connection.execute(sql.SQL("drop owned by {}").format(sql.Identifier(role)))
         any_connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert len(rows(any_outbox_url)) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda c: outbox.publish(c, "t", "T", 1), "publish needs a psycopg.AsyncConnection"),
+        (lambda c: outbox.publish_many(c, []), "publish_many needs a psycopg.AsyncConnection"),
+        (lambda c: outbox.emit(c, "t", "T", 1), "emit needs a psycopg.AsyncConnection"),
+        (lambda c: outbox.inbox.once(c, "id", "consumer"), "once needs a psycopg.AsyncConnection"),
+    ],
+)
+async def test_a_connection_of_the_other_kind_is_refused_with_the_function_to_use(application, call, said):
+    with pytest.raises(OutboxError, match=rf"{said}, and got a psycopg\.Connection; use \w+_sync with it"):
+        await call(application)
+    # It was not harmed.
+    outbox.publish_sync(application, "t", "T", 1)
+
+
+async def test_what_is_no_connection_of_psycopg_is_named(outbox_url):
+    with pytest.raises(OutboxError, match=r"publish_sync needs a psycopg\.Connection, and got a builtins\.str"):
+        outbox.publish_sync(outbox_url, "t", "T", 1)
+    async with await psycopg.AsyncConnection.connect(outbox_url) as connection:
+        with pytest.raises(OutboxError, match="use publish with it"):
+            outbox.publish_sync(connection, "t", "T", 1)
