@@ -4,6 +4,8 @@ Facts are attributes, the message says what failed, on which object, and what to
 their socket or file is owned, with `raise ... from`, so that nothing above that shell knows a driver's classes.
 """
 
+from datetime import timedelta
+
 
 class HeadwaterError(Exception):
     """The root of all errors that Headwater raises on purpose."""
@@ -103,6 +105,17 @@ class TransformError(HeadwaterError):
 
 class OutboxError(HeadwaterError):
     """An event that cannot be written as it is, or not there; nothing was sent, and the transaction is as it was."""
+
+
+class RelayFailed(HeadwaterError):
+    """A task of the outbox relay failed so often that it was not started again; what it had is in the outbox."""
+
+    def __init__(self, task: str, failures: int, within: timedelta, reason: str) -> None:
+        super().__init__(
+            f"the task {task!r} of the outbox relay failed {failures} times within {within.total_seconds():g} s, at last "
+            f"with: {reason}; correct that and start the relay again, events wait in the outbox"
+        )
+        self.task, self.reason = task, reason
 
 
 class SinkError(HeadwaterError):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
-from datetime import date
+from datetime import date, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from headwater.capture import CaptureSettings
 from headwater.capture.provision import provision
 from headwater.cli.app import app
 from headwater.errors import SettingsError
+from headwater.outbox import OutboxRelay, RelaySettings
+from headwater.outbox.relay.metrics import RelayMetrics
 from headwater.postgres.connect import connect_sync
 from headwater.spark.sources.options import parse_options
 from tests.servers import fresh_database
@@ -83,6 +85,14 @@ PRINTED = {
         "content=b'that is all'",
         "everything is confirmed",
     ],
+    "shop": [
+        "  100 requests are answered, whatever the broker does",
+        "the broker is stopped",
+        "  100 requests are answered, whatever the broker does",
+        "the broker is started again",
+        "answers: 232 orders placed, 30 out of stock, 38 cancelled",
+        "events: 308 written, 308 arrived\nlost: 0, repeated: 0\none for each order and each cancellation: True\n",
+    ],
 }
 
 
@@ -115,6 +125,15 @@ def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example):
 
     assert result.returncode == 0, result.stderr
     assert_printed(result.stdout, example)
+
+
+@pytest.mark.timeout(120)
+def test_the_shop_among_the_examples_loses_no_event_while_its_broker_is_stopped():
+    command = [sys.executable, "-m", "examples.shop", "--requests", "300"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert_printed(result.stdout, ROOT / "examples" / "shop")
 
 
 def assert_printed(printed: str, example: Path) -> None:
@@ -299,6 +318,39 @@ def test_the_settings_in_the_guide_have_the_defaults_of_the_code():
     for name in ("status_interval", "slot_patience"):
         assert shown[name] == f"{getattr(settings, name).total_seconds():.0f} s", name
     assert {field.name for field in fields(settings)} <= set(re.findall(r"`(\w+)`", page))
+
+
+def test_the_settings_of_the_relay_in_its_guide_have_the_defaults_of_the_code():
+    page = (ROOT / "docs" / "guides" / "outbox-process.md").read_text(encoding="utf-8")
+    section = page.partition("## Settings")[2].partition("\n## ")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+    assert {name: written(default) for name, default in relay_defaults().items()} == shown
+
+
+def relay_defaults() -> dict[str, object]:
+    return {field.name: field.default for field in fields(RelaySettings)}
+
+
+def written(value: object) -> str:
+    """A default as the guide writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        units = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
+        for unit, length in units.items():
+            if not value % length:
+                return f"{value // length} {unit}"
+        return f"{value // timedelta(milliseconds=1)} ms"
+    return "1 MiB" if value == 1 << 20 else f"{value:,}"
+
+
+def test_the_metrics_of_the_relay_in_its_guide_are_those_that_it_has():
+    page = (ROOT / "docs" / "guides" / "outbox-process.md").read_text(encoding="utf-8")
+    relay = OutboxRelay("postgresql://db.example.com/shop", "amqp://broker.example.com")
+    relay.counts.oldest_seconds = 1.0
+    known = {family.name for family in RelayMetrics(relay).collect()}
+    shown = {name.removesuffix("_total") for name in re.findall(r"`(headwater_relay_\w+)`", page)}
+    assert shown == known
 
 
 def test_the_options_in_the_notebook_guide_are_those_of_the_source():

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.errors import BrokerError, BrokerUnavailable
 from tests.conformance.brokers import (
     CREATED_AT_TEXT,
@@ -289,3 +289,133 @@ def test_a_check_tells_a_wrong_login(target):
     with closing(target.broker(PATIENT, secret="d3JvbmctcGFzc3dvcmQ=")) as broker, pytest.raises(BrokerError) as refusal:
         broker.check()
     assert not refusal.value.retryable
+
+
+def test_what_is_offered_is_stored(target, broker):
+    rows = numbered(target.destination(), 3000)
+    assert broker.offer(messages(*rows)) == Offered(3000)
+    kept = target.stored(rows[0]["topic"])
+    assert sorted(payloads(kept)) == as_sent(rows)
+    assert {one.id for one in kept} == {row["id"] for row in rows}
+
+
+def test_an_offered_message_is_the_same_as_a_published_one(target, broker):
+    topics = [target.destination(), target.destination()]
+    headers = {"tenant": "north", "city": "Zürich"}
+    row = message(topics[0], b'{"n": 1}', key="customer-7", headers=headers)
+    broker.publish(messages(row))
+    assert broker.offer(messages({**row, "topic": topics[1]})) == Offered(1)
+    assert target.stored(topics[0]) == target.stored(topics[1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_offers_of_few_messages_follow_one_another(target, broker, count):
+    rows = numbered(target.destination(), 10 * count)
+    for start in range(0, len(rows), count):
+        assert broker.offer(messages(*rows[start : start + count])) == Offered(count)
+    assert sorted(payloads(target.stored(rows[0]["topic"]))) == as_sent(rows)
+
+
+def test_messages_of_several_topics_are_offered_together(target, broker):
+    topics = [target.destination() for _ in range(3)]
+    rows = [row for group in zip(*(numbered(topic, 50) for topic in topics), strict=True) for row in group]
+    assert broker.offer(messages(*rows)) == Offered(150)
+    for topic in topics:
+        assert sorted(payloads(target.stored(topic))) == as_sent(numbered(topic, 50))
+
+
+def test_nothing_to_offer_is_done_at_once(broker):
+    assert broker.offer(messages()) == Offered(0)
+
+
+def test_an_offer_refuses_what_has_nowhere_to_go_and_stores_the_others(target, broker):
+    if not target.has_unroutable:
+        pytest.skip(f"{target.name} makes what is missing")
+    rows = numbered(target.destination(), 10)
+    lost = message(target.nowhere())
+    offered = broker.offer(messages(*rows[:5], lost, *rows[5:], lost))
+    assert (offered.stored, [one.index for one in offered.refused], offered.left) == (10, [5, 11], ())
+    assert lost["topic"] in offered.refused[0].reason
+    assert sorted(payloads(target.stored(rows[0]["topic"]))) == as_sent(rows)
+
+
+def test_an_offer_in_the_end_refuses_what_is_too_large_and_loses_none_of_the_others(target, broker):
+    topic = target.destination()
+    rows = numbered(topic, 10)
+    offered = broker.offer(messages(*rows[:5], message(topic, b"x" * target.oversized_bytes), *rows[5:]))
+    # A broker may tell its limit by hanging up.
+    assert [one.index for one in offered.refused] == [5]
+    assert offered.stored + len(offered.left) == 10
+    again = [[*rows[:5], None, *rows[5:]][one.index] for one in offered.left]
+    assert broker.offer(messages(*again)).stored == len(again)
+    assert sorted(set(payloads(target.stored(topic)))) == as_sent(rows)
+
+
+def test_what_is_offered_again_is_told_where_the_broker_can_tell(target, broker):
+    rows = numbered(target.destination(), 20)
+    broker.offer(messages(*rows[:10]))
+    assert broker.offer(messages(*rows)) == (Offered(10, 10) if target.knows_duplicates else Offered(20))
+
+
+def test_a_broker_that_is_not_there_is_an_error_of_the_offer_and_nothing_was_sent(target, hasty, outages):
+    rows = numbered(target.destination(), 10)
+    target.door.refuse = True
+    with pytest.raises(BrokerUnavailable) as unavailable:
+        hasty.offer(messages(*rows))
+    assert target.secret not in str(unavailable.value)
+    target.door.refuse = False
+    assert hasty.offer(messages(*rows)) == Offered(10)
+    assert sorted(payloads(target.stored(rows[0]["topic"]))) == as_sent(rows)
+
+
+def test_an_offer_to_somebody_who_takes_connections_and_says_nothing_is_an_error(target, outages):
+    with target.silenced(), closing(target.broker(HASTY)) as broker, pytest.raises(BrokerUnavailable):
+        broker.offer(messages(message("any")))
+
+
+def test_an_offer_with_wrong_credentials_is_an_error_that_does_not_tell_them(target):
+    if not target.has_logins:
+        pytest.skip(f"the server of {target.name} lets everybody in")
+    wrong = "d3JvbmctcGFzc3dvcmQ="
+    with closing(target.broker(PATIENT, secret=wrong)) as broker, pytest.raises(BrokerError) as refusal:
+        broker.offer(messages(message("any")))
+    assert not refusal.value.retryable
+    assert wrong not in f"{refusal.value!s} {refusal.value!r} {refusal.value.__cause__!r}"
+
+
+def test_an_offer_that_is_cut_under_way_tells_what_is_stored_and_leaves_the_rest(target, broker, outages):
+    rows = numbered(target.destination(), 4000)
+    # So that it is cut between messages, and not in the handshake.
+    broker.offer(messages(*rows[:10]))
+    target.door.cut_after = rows[2000]["payload"]
+    offered = broker.offer(messages(*rows[10:]))
+    assert target.door.cut_after is None
+    assert offered.stored + offered.duplicates + len(offered.left) == 3990
+    assert not offered.refused
+    left = {one.index + 10 for one in offered.left}
+    assert not [one.reason for one in offered.left if not one.reason or target.secret in one.reason]
+    told = [row["payload"] for place, row in enumerate(rows) if place not in left]
+    again = [rows[place] for place in sorted(left)]
+    assert broker.offer(messages(*again)).left == ()
+    kept = payloads(target.stored(rows[0]["topic"]))
+    assert not set(told) - set(kept), "told as stored, and is not there"
+    assert sorted(set(kept)) == as_sent(rows)
+
+
+def test_what_an_idle_connection_that_was_cut_leaves_can_be_offered_again(target, broker, outages):
+    rows = numbered(target.destination(), 20)
+    broker.offer(messages(*rows[:10]))
+    target.door.cut()
+    offered = broker.offer(messages(*rows[10:]))
+    again = [rows[10 + one.index] for one in offered.left]
+    assert broker.offer(messages(*again)).left == ()
+    assert sorted(set(payloads(target.stored(rows[0]["topic"])))) == as_sent(rows)
+
+
+def test_offers_and_publishes_share_a_broker(target, broker):
+    rows = numbered(target.destination(), 30)
+    assert broker.offer(messages(*rows[:10])) == Offered(10)
+    assert broker.publish(messages(*rows[10:20])) == Published(10)
+    broker.close()
+    assert broker.offer(messages(*rows[20:])) == Offered(10)
+    assert sorted(payloads(target.stored(rows[0]["topic"]))) == as_sent(rows)

@@ -33,6 +33,34 @@ class Published:
     refused: tuple[Refused, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A message that the broker did not take, for a reason that may pass, by its place in what was given.
+
+    `was_sent`: it went out, so that it may be stored all the same unless the broker itself said that it is not, which is
+    `was_answered`. Without an answer, it may also be what broke the connection.
+    """
+
+    index: int
+    reason: str
+    was_sent: bool
+    was_answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What became of the messages of one offer; the numbers add up to how many were given, and each place is in one only.
+
+    What is in neither `refused` nor `left` is durable at the broker; `duplicates` of these had been before, where the
+    broker can tell.
+    """
+
+    stored: int
+    duplicates: int = 0
+    refused: tuple[Refused, ...] = ()
+    left: tuple[Left, ...] = ()
+
+
 class Broker(Protocol):
     """One writer to a broker; not for use by several threads at once. It connects when it is used, and again by itself."""
 
@@ -43,6 +71,14 @@ class Broker(Protocol):
         order holds and later ones may come twice. When nothing has moved for the settings' timeout it raises
         `BrokerUnavailable`, and any part of the messages may have been stored; wrong credentials, for which trying again is
         of no use, are a `BrokerError`.
+        """
+
+    def offer(self, messages: Messages) -> Offered:
+        """Send each message once, in about the settings' timeout at the longest; one that is not taken holds up no other.
+
+        It raises only before anything was sent: `BrokerUnavailable` when the broker cannot be reached, and `BrokerError`
+        when it does not let us in. Whatever happens afterwards, what was acknowledged until then is told as stored, and the
+        rest is left.
         """
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """The brokers that messages can be published to. A new one is a folder here, and a line in each of these."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TypeAlias, assert_never
 
 from headwater.brokers.base import Broker
@@ -9,6 +10,7 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.broker import NatsBroker, NatsBrokerSettings
 from headwater.brokers.rabbitmq.access import RabbitmqAccess
 from headwater.brokers.servicebus.access import ServiceBusAccess
+from headwater.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +20,35 @@ class NatsMessages:
     access: NatsAccess
     settings: NatsBrokerSettings = field(default_factory=NatsBrokerSettings)
 
+    @property
+    def timeout(self) -> timedelta:
+        return self.access.timeout
+
+    def describe(self) -> str:
+        """Where it is, for messages."""
+        return self.access.describe()
+
 
 BrokerAccess: TypeAlias = NatsMessages | RabbitmqAccess | ServiceBusAccess | KafkaAccess
+
+
+def broker_from_url(text: str) -> BrokerAccess:
+    """The broker that a URL or a connection string names, with all other settings as they are by default."""
+    if text.lstrip().lower().startswith("endpoint="):
+        return ServiceBusAccess(connection_string=text)
+    scheme, _, rest = text.strip().partition("://")
+    match scheme.lower():
+        case "amqp" | "amqps":
+            return RabbitmqAccess(url=text.strip())
+        case "nats" | "tls":
+            return NatsMessages(access=NatsAccess(url=text.strip()))
+        case "kafka":
+            return KafkaAccess(bootstrap_servers=rest.rstrip("/"))
+    # The text may hold a password, so it is not repeated.
+    raise SettingsError(
+        "the broker is no url that is known; write amqp://, amqps://, nats://, tls://, kafka://host:9092 or the connection "
+        "string of Service Bus, Endpoint=sb://..."
+    )
 
 
 def open_broker(access: BrokerAccess) -> Broker:

@@ -23,6 +23,8 @@ from headwater.cli.init import init
 from headwater.cli.letters import letters
 from headwater.cli.logs import configure
 from headwater.cli.outbox import outbox
+from headwater.cli.outbox_dead import dead, release, revive
+from headwater.cli.outbox_relay import relay
 from headwater.cli.outbox_state import checkpoint, replay
 from headwater.cli.outbox_state import status as outbox_status
 from headwater.cli.pause import pause, resume
@@ -52,7 +54,11 @@ app.command()(destroy)
 app.command()(init)
 app.add_typer(letters, name="letters")
 outbox.add_typer(checkpoint, name="checkpoint")
+outbox.command("dead")(dead)
+outbox.command("relay")(relay)
+outbox.command("release")(release)
 outbox.command("replay")(replay)
+outbox.command("revive")(revive)
 outbox.command("status")(outbox_status)
 app.add_typer(outbox, name="outbox")
 app.command()(pause)

@@ -1,6 +1,5 @@
 """`headwater outbox`: makes the tables that applications write events to, and drops what was delivered long ago."""
 
-import re
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -8,14 +7,13 @@ import typer
 
 from headwater.cli.config import Json, Url
 from headwater.cli.output import human_bytes, print_json, print_table
+from headwater.cli.pipeline_file.values import parse_duration
 from headwater.cli.session import session
 from headwater.errors import SettingsError
 from headwater.outbox.checkpoint import prepare_outbox, require_outbox
 from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions
-from headwater.outbox.statements import Partition, grant_writing, read_clock
+from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock
 from headwater.postgres.statements import execute_sync, fetch_sync
-
-_DAYS = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*d")
 
 outbox = typer.Typer(no_args_is_help=True)
 
@@ -30,6 +28,7 @@ def default() -> None:
     Examples:
 
         headwater outbox init --grant shop_app
+        headwater outbox relay relay.toml
         headwater outbox purge --older-than 7d
     """
 
@@ -40,29 +39,41 @@ def init(
     grant: Annotated[
         list[str] | None, typer.Option("--grant", metavar="ROLE", help="A role that may write events; may be repeated.")
     ] = None,
+    grant_relay: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grant-relay", metavar="ROLE", help="A role that may relay them, too, from its process; may be repeated."
+        ),
+    ] = None,
     ahead: Ahead = "7d",
     every: Every = "1d",
 ) -> None:
     """Make the tables of outbox and inbox in the application's database, and the partitions of the next days.
 
     What is there stays. A role that is granted the right may publish events and remember messages, and no more: it cannot
-    set what recovery rests on, the time and the transaction of an event.
+    set what recovery rests on, the time and the transaction of an event. One that is to relay events from inside of its
+    process, or by `headwater outbox relay`, may also claim them and write down what became of them.
 
     Examples:
 
         headwater outbox init --url postgresql://owner@db.example.com/shop --grant shop_app
+        headwater outbox init --url postgresql://owner@db.example.com/shop --grant-relay shop_app
         headwater outbox init --every 1h --ahead 2d
     """
     lengths = _duration("--ahead", ahead), _duration("--every", every)
     prepare_outbox(url)
     with session(url) as connection:
         ensured = ensure_partitions(connection, *lengths)
-        for role in grant or ():
+        for role in (*(grant or ()), *(grant_relay or ())):
             execute_sync(connection, grant_writing(role))
+        for role in grant_relay or ():
+            execute_sync(connection, grant_relaying(role))
     typer.echo("the outbox is headwater.outbox_message, the inbox headwater.inbox_message")
     _tell(ensured)
     for role in grant or ():
         typer.echo(f"role {role} may write events and remember messages")
+    for role in grant_relay or ():
+        typer.echo(f"role {role} may write, relay and settle events, and remember messages")
 
 
 @outbox.command("purge")
@@ -80,8 +91,8 @@ def purge(
     """Drop partitions of the outbox that are old and delivered, and make those of the next days; for once a day.
 
     A partition is dropped when every event in it was delivered by every pipeline, as far as its saved checkpoint tells.
-    Where no pipeline has one, nothing is dropped but what a relay has marked as published. What is kept is named, with the
-    reason.
+    Where no pipeline has one, because relays inside of processes deliver the outbox, a partition is dropped when they have
+    published every event in it; dead ones keep it. What is kept is named, with the reason.
 
     Examples:
 
@@ -103,12 +114,8 @@ def purge(
 
 
 def _duration(option: str, text: str) -> timedelta:
-    # The file of a pipeline has settings of Spark's, which is slow to load.
-    from headwater.cli.pipeline_file.values import parse_duration
-
-    days = _DAYS.fullmatch(text.strip())
     try:
-        return timedelta(days=float(days["number"])) if days else parse_duration(text)
+        return parse_duration(text)
     except (ValueError, OverflowError) as exc:
         raise SettingsError(f"{option} must be a duration such as 7d, 12h or 30m, not {text!r}") from exc
 

@@ -15,8 +15,10 @@ from headwater.errors import HeadwaterError, SettingsError
 from headwater.outbox.checkpoint import Checkpoint, find_checkpoints, require_outbox, reset_checkpoint
 from headwater.outbox.mapping import MappedTable, check_mapping
 from headwater.outbox.recovery import Choice, read_again
+from headwater.outbox.statements import RelayState, relay_state
 from headwater.postgres.connect import Connection
 from headwater.postgres.replication.stream import SESSION
+from headwater.postgres.statements import fetch_sync
 
 if TYPE_CHECKING:
     from headwater.brokers.base import Broker
@@ -42,9 +44,10 @@ def default() -> None:
 
 
 def status(url: Url = "", json: Json = False) -> None:
-    """Show how far each pipeline has delivered the outbox of a database.
+    """Show how far pipelines, or relays inside of processes, have delivered the outbox of a database.
 
-    `since` is how many transactions were delivered after the checkpoint was saved; they are known by their ids.
+    `since` is how many transactions were delivered after the checkpoint was saved; they are known by their ids. Of relays it
+    shows what waits: `held` is in the memory of one of them, `postponed` was not taken and is tried again later.
 
     Examples:
 
@@ -54,13 +57,18 @@ def status(url: Url = "", json: Json = False) -> None:
     with session(url) as connection:
         require_outbox(connection)
         found = find_checkpoints(connection)
+        (state,) = fetch_sync(connection, relay_state())
     if json:
-        print_json([_plain(one) for one in found])
-    elif found:
+        print_json({"pipelines": [_plain(one) for one in found], "relays": _plain_state(state)})
+        return
+    if found:
         columns = ("pipeline", "table", "phase", "saved at", "since", "read from the table")
         print_table(columns, [_row(one) for one in found])
-    else:
-        typer.echo("no pipeline has delivered from this outbox yet")
+    if state.served_since is not None:
+        figures = ("relays since", "order of keys", "waiting", "held", "postponed", "dead", "oldest")
+        print_table(figures, [_state_row(state, state.served_since)])
+    if not found and state.served_since is None:
+        typer.echo("nobody has delivered from this outbox yet")
 
 
 @checkpoint.command("show")
@@ -238,6 +246,27 @@ def _found(connection: Connection, pipeline: str) -> Checkpoint:
 def _row(one: Checkpoint) -> tuple[str, ...]:
     read = f"{one.recovered:,}" if one.recovered else ""
     return one.pipeline, one.table_name, one.phase, f"{one.saved_at:%Y-%m-%d %H:%M:%S%z}", f"{one.delivered:,}", read
+
+
+def _state_row(state: RelayState, since: datetime) -> tuple[str, ...]:
+    oldest = "" if state.oldest_age is None else f"{state.oldest_age.total_seconds():,.1f} s"
+    lanes = f"{state.lanes} lanes" if state.lanes else "no"
+    counts = (state.pending, state.leased, state.postponed, state.dead)
+    return f"{since:%Y-%m-%d %H:%M:%S%z}", lanes, *(f"{count:,}" for count in counts), oldest
+
+
+def _plain_state(state: RelayState) -> dict[str, Any] | None:
+    if state.served_since is None:
+        return None
+    return {
+        "since": state.served_since.isoformat(),
+        "lanes": state.lanes,
+        "waiting": state.pending,
+        "held": state.leased,
+        "postponed": state.postponed,
+        "dead": state.dead,
+        "oldest_seconds": None if state.oldest_age is None else state.oldest_age.total_seconds(),
+    }
 
 
 def _plain(one: Checkpoint) -> dict[str, Any]:

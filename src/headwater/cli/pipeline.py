@@ -16,7 +16,7 @@ DEFAULT_FILE = Path("headwater.toml")
 def load_pipeline(file: Path | None) -> "PipelineSettings":
     """The settings in a pipeline file, by default the one in the current directory; raises SettingsError."""
     require_spark()
-    from headwater.cli.pipeline_file import load
+    from headwater.cli.pipeline_file.load import load
 
     settings = load(file or DEFAULT_FILE, environment())
     if settings.has_nats:

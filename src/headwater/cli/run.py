@@ -14,6 +14,7 @@ from headwater.cli.loading import loading_shown
 from headwater.cli.pipeline import load_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import resolve_java, state_directory
+from headwater.http import bind
 
 if TYPE_CHECKING:
     from threading import Event
@@ -96,7 +97,7 @@ def run_pipeline(settings: "PipelineSettings", stopping: "Event", *, once: bool)
 
 def _watch(settings: "PipelineSettings", reporter: "Reporter", stack: ExitStack) -> "Watch":
     """Look after the run until its end, and tell monitors of it if they are to be told."""
-    from headwater.spark.monitor import Listener, Watch, bind
+    from headwater.spark.monitor import Listener, Watch
 
     place = bind(settings.listen) if settings.listen is not None else None
     watch = stack.enter_context(Watch(settings, reporter))

@@ -14,6 +14,8 @@ import psycopg
 
 from headwater.errors import HeadwaterError, SchemaError, SettingsError
 from headwater.model import Lineage, Lsn, Snapshot
+from headwater.outbox.columns import OUTBOX_TABLE
+from headwater.outbox.served import require_unserved
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.migrate import Component, migrate, pending_migrations
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
@@ -101,9 +103,12 @@ def forget_checkpoint(connection: Connection, pipeline: str) -> None:
 def take_checkpoint(url: str, pipeline: str, table: str) -> int:
     """Make the checkpoint this run's alone to move, or begin one; returns the number to move it with.
 
-    Raises SettingsError if it is of another table, of which it says nothing.
+    Raises SettingsError if it is of another table, of which it says nothing; and OutboxError for Headwater's own table while
+    relays inside of processes serve it.
     """
-    with translated(url), closing(connect_sync(url)) as connection:
+    with translated(url), closing(connect_sync(url)) as connection, connection.transaction():
+        if table == OUTBOX_TABLE:
+            require_unserved(connection)
         (taken,) = fetch_sync(connection, SQL["take_checkpoint"].bind(_Taken, pipeline=pipeline, table=table))
     if taken.table_name != table:
         raise SettingsError(

@@ -26,6 +26,8 @@ _MOST_PARTITIONS: Final = 1000
 # The default partition is locked while it is searched for rows of the new one; as a rule it is empty.
 _SEARCH_TIMEOUT: Final = timedelta(seconds=3)
 _STRAYS: Final = 10_000
+# A partition that begins later than that is there before anybody writes to it.
+_SOON: Final = timedelta(minutes=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,12 +57,17 @@ class Purged:
 
 
 def ensure_partitions(
-    connection: Connection, ahead: timedelta = timedelta(days=7), every: timedelta = timedelta(days=1)
+    connection: Connection,
+    ahead: timedelta = timedelta(days=7),
+    every: timedelta = timedelta(days=1),
+    *,
+    spares_present: bool = False,
 ) -> Ensured:
     """Make the partitions from now on for a time `ahead`, each of the length `every`; what is there stays as it is.
 
     A range of which rows are in the default partition already gets none. Rows are not moved: a publication that has more
-    than the outbox in it would send them a second time.
+    than the outbox in it would send them a second time. With `spares_present` none is made for the present either: whoever
+    writes to the default partition at that moment would fail.
     """
     _require_own(connection)
     if every < timedelta(hours=1) or ahead < timedelta(0):
@@ -72,6 +79,8 @@ def ensure_partitions(
         )
     (now,) = fetch_sync(connection, statements.read_clock())
     wanted = missing_partitions(fetch_sync(connection, statements.list_partitions()), now, ahead, every)
+    if spares_present:
+        wanted = [partition for partition in wanted if partition.lower > now + _SOON]
     done = [_make(connection, partition) for partition in wanted]
     made = tuple(one for one in done if isinstance(one, Partition))
     return Ensured(made, tuple(one for one in done if isinstance(one, Kept)))

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
+from uuid import UUID
 
 from psycopg import sql
 
 from headwater.outbox.event import EncodedEvent
-from headwater.postgres.statements import Statement, load
+from headwater.postgres.statements import Query, Row, Statement, load
 
 SQL: Final = load("headwater.outbox")
+RELAY: Final = load("headwater.outbox", "sql/relay.sql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,62 @@ class ColumnFacts:
     filled_with: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedMessage:
+    """A row that a relay has taken; times are microseconds since 1970."""
+
+    id: str
+    created_us: int
+    topic: str
+    type: str
+    key: str | None
+    payload: str
+    headers: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A row that is not tried any more, and why."""
+
+    id: UUID
+    created_at: datetime
+    topic: str
+    type: str
+    key: str | None
+    attempts: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayState:
+    """The outbox as its relays see it; `leased` and `postponed` are part of `pending`."""
+
+    pending: int
+    leased: int
+    postponed: int
+    dead: int
+    oldest_age: timedelta | None
+    served_since: datetime | None
+    lanes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """That relays serve the outbox, since when, and with how many lanes; 0 where they keep no order."""
+
+    since: datetime
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLanes:
+    """The lanes that an instance has, and how many are its fair share."""
+
+    lanes: list[int]
+    share: int
+
+
 def insert_message(event: EncodedEvent) -> Statement[object]:
     return SQL["insert_message"].bind(
         object,
@@ -76,17 +134,7 @@ def insert_message(event: EncodedEvent) -> Statement[object]:
 
 
 def insert_messages(events: Sequence[EncodedEvent]) -> Statement[object]:
-    query = SQL["insert_messages"]
-    columns = {
-        "ids": [event.id for event in events],
-        "topics": [event.topic for event in events],
-        "types": [event.type for event in events],
-        "keys": [event.key for event in events],
-        "payloads": [event.payload for event in events],
-        "headers": [event.headers for event in events],
-    }
-    # `bind` knows no parameters in binary form. The text comes from a packaged file, as there.
-    return Statement(query.name, sql.SQL(cast("Any", query.text)), columns, object)
+    return _bind_binary(SQL["insert_messages"], object, _columns(events))
 
 
 def emit_message(prefix: str, content: str) -> Statement[str]:
@@ -184,3 +232,177 @@ def describe_columns(oid: int) -> Statement[ColumnFacts]:
 
 def has_index_by_time(oid: int, column: str) -> Statement[bool]:
     return SQL["has_index_by_time"].bind(bool, oid=oid, column=column)
+
+
+def insert_leased_and_commit(event: EncodedEvent, locked_by: str | None, lease_seconds: float | None) -> Statement[int]:
+    """Returns when the row was written, in microseconds. Two statements: for a cursor that binds on the client's side."""
+    return RELAY["insert_leased_and_commit"].bind(int, **_values(event, locked_by, lease_seconds))
+
+
+def insert_leased(event: EncodedEvent, locked_by: str | None, lease_seconds: float | None) -> Statement[int]:
+    """As above, without the commit."""
+    return RELAY["insert_leased"].bind(int, **_values(event, locked_by, lease_seconds))
+
+
+def insert_leased_many(events: Sequence[EncodedEvent], locked_by: str | None, lease_seconds: float | None) -> Statement[int]:
+    """As above, one row each, in their order."""
+    lease = {"locked_by": locked_by, "lease_seconds": lease_seconds}
+    return _bind_binary(RELAY["insert_leased_many"], int, {**_columns(events), **lease})
+
+
+def claim_due(instance: str, lease: timedelta, after: tuple[int, str], limit: int) -> Statement[ClaimedMessage]:
+    """`after` is a time in microseconds and an id."""
+    return RELAY["claim_due"].bind(
+        ClaimedMessage,
+        instance=instance,
+        lease_seconds=lease.total_seconds(),
+        after_us=after[0],
+        after_id=after[1],
+        limit=limit,
+    )
+
+
+def save_published(ids: Sequence[str], created_us: Sequence[int], attempts: Sequence[int]) -> Statement[object]:
+    return _bind_binary(
+        RELAY["save_published"],
+        object,
+        {
+            "ids": list(ids),
+            "created_us": list(created_us),
+            "attempts": list(attempts),
+            "first_us": min(created_us),
+            "last_us": max(created_us),
+        },
+    )
+
+
+def save_unpublished(  # noqa: PLR0913 - the columns of what is saved
+    instance: str | None,
+    ids: Sequence[str],
+    created_us: Sequence[int],
+    statuses: Sequence[str],
+    attempts: Sequence[int],
+    waits: Sequence[float | None],
+    errors: Sequence[str | None],
+) -> Statement[object]:
+    return _bind_binary(
+        RELAY["save_unpublished"],
+        object,
+        {
+            "instance": instance,
+            "ids": list(ids),
+            "created_us": list(created_us),
+            "statuses": list(statuses),
+            "attempts": list(attempts),
+            "waits": list(waits),
+            "errors": list(errors),
+            "first_us": min(created_us),
+            "last_us": max(created_us),
+        },
+    )
+
+
+def measure_age() -> Statement[float]:
+    """Seconds; no row if nothing waits."""
+    return RELAY["measure_age"].bind(float)
+
+
+def relay_state() -> Statement[RelayState]:
+    return RELAY["relay_state"].bind(RelayState)
+
+
+def list_dead(limit: int, after: tuple[datetime, UUID] | None = None) -> Statement[DeadMessage]:
+    """The oldest dead messages, after one of them by its time and id."""
+    at, id_ = after if after is not None else (None, None)
+    return RELAY["list_dead"].bind(DeadMessage, limit=limit, after_at=at, after_id=id_)
+
+
+def revive_dead(ids: Sequence[UUID] | None = None) -> Statement[object]:
+    """To be sent again: some dead messages, or all of them."""
+    return RELAY["revive_dead"].bind(object, ids=None if ids is None else list(ids))
+
+
+def lock_serving() -> Statement[str]:
+    return RELAY["lock_serving"].bind(str)
+
+
+def list_pipelines() -> Statement[str]:
+    return RELAY["list_pipelines"].bind(str)
+
+
+def find_served() -> Statement[Served]:
+    return RELAY["find_served"].bind(Served)
+
+
+def set_served(lanes: int) -> Statement[object]:
+    return RELAY["set_served"].bind(object, lanes=lanes)
+
+
+def clear_served() -> Statement[object]:
+    return RELAY["clear_served"].bind(object)
+
+
+def skip_existing() -> Statement[object]:
+    return RELAY["skip_existing"].bind(object)
+
+
+def make_lanes(lanes: int) -> Statement[object]:
+    return RELAY["make_lanes"].bind(object, lanes=lanes)
+
+
+def remove_lanes() -> Statement[object]:
+    return RELAY["remove_lanes"].bind(object)
+
+
+def keep_lanes(instance: str, lease: timedelta) -> Statement[KeptLanes]:
+    return RELAY["keep_lanes"].bind(KeptLanes, instance=instance, lease_seconds=lease.total_seconds())
+
+
+def give_up_lanes(instance: str, lanes: Sequence[int]) -> Statement[object]:
+    return RELAY["give_up_lanes"].bind(object, instance=instance, lanes=list(lanes))
+
+
+def leave_lanes(instance: str) -> Statement[object]:
+    return RELAY["leave_lanes"].bind(object, instance=instance)
+
+
+def read_lanes(lanes: Sequence[int], count: int, limit: int) -> Statement[ClaimedMessage]:
+    """Of some lanes, out of so many."""
+    return RELAY["read_lanes"].bind(ClaimedMessage, lanes=list(lanes), count=count, limit=limit)
+
+
+def prepare_session() -> Statement[str]:
+    return RELAY["prepare_session"].bind(str)
+
+
+def grant_relaying(role: str) -> Statement[None]:
+    return RELAY["grant_relaying"].compose(role=sql.Identifier(role))
+
+
+def _values(event: EncodedEvent, locked_by: str | None, lease_seconds: float | None) -> dict[str, object]:
+    return {
+        "id": event.id,
+        "topic": event.topic,
+        "type": event.type,
+        "key": event.key,
+        "payload": event.payload,
+        "headers": event.headers,
+        "locked_by": locked_by,
+        "lease_seconds": lease_seconds,
+    }
+
+
+def _columns(events: Sequence[EncodedEvent]) -> dict[str, object]:
+    return {
+        "ids": [event.id for event in events],
+        "topics": [event.topic for event in events],
+        "types": [event.type for event in events],
+        "keys": [event.key for event in events],
+        "payloads": [event.payload for event in events],
+        "headers": [event.headers for event in events],
+    }
+
+
+def _bind_binary(query: Query, row: type[Row], parameters: dict[str, object]) -> Statement[Row]:
+    """As `Query.bind`, which knows no parameters in binary form. The text comes from a packaged file, as there."""
+    return Statement(query.name, sql.SQL(cast("Any", query.text)), parameters, row)

@@ -9,7 +9,7 @@ from typing import Any
 
 def trace_headers() -> Mapping[str, str]:
     """`traceparent`, and `tracestate` if there is one, of the span that is being recorded."""
-    found = _opentelemetry()
+    found = opentelemetry()
     if found is None:
         return {}
     trace, propagator = found
@@ -20,7 +20,8 @@ def trace_headers() -> Mapping[str, str]:
 
 
 @cache
-def _opentelemetry() -> tuple[Any, Any] | None:
+def opentelemetry() -> tuple[Any, Any] | None:
+    """The module `opentelemetry.trace` and what carries a trace in headers, if they are installed."""
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.trace") is None:
         return None
     propagation = import_module("opentelemetry.trace.propagation.tracecontext")

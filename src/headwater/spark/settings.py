@@ -12,6 +12,7 @@ from headwater.brokers.nats.streams import StreamLimits
 from headwater.brokers.registry import BrokerAccess
 from headwater.creek.names import Generation, Names
 from headwater.errors import SettingsError
+from headwater.http import parse_listen
 from headwater.outbox.columns import OUTBOX_TABLE, OutboxColumns
 from headwater.postgres.replication.slot import check_slot_name
 
@@ -340,12 +341,3 @@ class PipelineSettings:
                 f"sink {sink.name!r} writes Avro by the columns of the source's tables, which a transform may have changed; "
                 "set its encoding to json, or leave the transform out"
             )
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of an address such as `127.0.0.1:9464` or `[::1]:9464`; with port 0 the system chooses one."""
-    host, colon, port = listen.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
-        raise SettingsError(f"{listen!r} is no address to listen on; write it as host:port, such as 127.0.0.1:9464")
-    return bare, int(port)

@@ -121,6 +121,10 @@ def test_without_anything_configured_the_demo_delivers_all_and_finds_it_equal(te
     assert report["large_transaction"]["rows"] == 100_000
     assert report["applied"] == report["changes"] > 100_000
     assert report["rolled_back"]["rows"] > 5_000
+    events = report["events"]
+    assert (events["lost"], events["repeated"]) == (0, 0)
+    assert events["arrived"] == events["committed"] > events["while_away"] > 0
+    assert events["rolled_back"] > 0
     assert report["wal_bytes"]["written"] > report["wal_bytes"]["unconfirmed"]
     assert 0 < report["lag_seconds"]["median"] <= report["lag_seconds"]["p99"] <= report["lag_seconds"]["largest"]
     written = {(table, kind) for table, found in report["tables"].items() for kind, n in found["written"].items() if n}

@@ -98,7 +98,7 @@ def test_a_partition_has_the_key_the_checks_and_the_defaults_of_the_outbox(any_c
             where class.relname = %s""",
         [made.name],
     ).fetchone()
-    assert facts == (4, 1, True, ["autovacuum_vacuum_insert_threshold=-1"])
+    assert facts == (4, 3, True, ["autovacuum_vacuum_insert_threshold=-1"])
 
 
 def test_partitions_may_be_of_another_length_from_some_day_on(any_connection):

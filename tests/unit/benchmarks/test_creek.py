@@ -11,7 +11,7 @@ from benchmarks.creeks.stage import DATABASE, TABLE, Stage, Turn, encode_all, ra
 from benchmarks.creeks.wal import id_of
 from benchmarks.pipelines.output import Output
 from benchmarks.pipelines.run import SOURCE_VARIABLE, TARGET_VARIABLE
-from headwater.cli.pipeline_file import load
+from headwater.cli.pipeline_file.load import load
 from headwater.creek.decode import HEAD_BYTES, Decoder
 from headwater.creek.names import Names
 from headwater.model import Lsn

@@ -16,7 +16,7 @@ from benchmarks.outboxes.stream import SHAPES, Turn
 from benchmarks.pipelines.run import SOURCE_VARIABLE, TARGET_VARIABLE
 from headwater.brokers.nats import NatsAccess
 from headwater.brokers.registry import NatsMessages
-from headwater.cli.pipeline_file import load
+from headwater.cli.pipeline_file.load import load
 from headwater.spark.settings import BrokerSinkSettings, OutboxSettings
 from tests.pgoutput_writer import insert, relation
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.pipelines.latency import Sighting, latencies, percentile
 from benchmarks.pipelines.memory import Sample, growth
 from benchmarks.pipelines.run import NOOP, POSTGRES, SOURCE_VARIABLE, TARGET_VARIABLE, pipeline_file, running
-from headwater.cli.pipeline_file import load
+from headwater.cli.pipeline_file.load import load
 from headwater.spark.settings import NoopSinkSettings, PostgresSinkSettings
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from headwater.cli.app import run
-from headwater.cli.pipeline_file import load
+from headwater.cli.pipeline_file.load import load
 from headwater.cli.pipeline_file.model import File, PostgresSink, Source, Transform
 
 

@@ -4,14 +4,14 @@ import sys
 
 import pytest
 
-from headwater.outbox.trace import _opentelemetry, trace_headers
+from headwater.outbox.trace import opentelemetry, trace_headers
 
 
 @pytest.fixture(autouse=True)
 def looked_for_again():
-    _opentelemetry.cache_clear()
+    opentelemetry.cache_clear()
     yield
-    _opentelemetry.cache_clear()
+    opentelemetry.cache_clear()
 
 
 def test_without_opentelemetry_there_is_no_trace(monkeypatch):

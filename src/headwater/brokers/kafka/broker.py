@@ -5,16 +5,17 @@ up is sent again here, with what overtook it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from headwater.brokers.base import Published, destinations
+from headwater.brokers.base import Offered, Published, destinations
 from headwater.brokers.kafka.access import KafkaAccess
 from headwater.brokers.kafka.flight import Flight
 from headwater.brokers.kafka.ledger import Ledger
 from headwater.brokers.kafka.producer import build_producer, require_client
 from headwater.brokers.kafka.records import Record, records
 from headwater.brokers.kafka.refusal import Verdict, judge, no_entry, unavailable
+from headwater.errors import BrokerError
 from headwater.model import Messages
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class KafkaBroker:
         self._access = access
         self._producer: Producer | None = None
         self._flight: Flight | None = None
+        # What the producer said while nothing was on its way.
+        self._heard: list[KafkaError] = []
 
     def __enter__(self) -> Self:
         return self
@@ -49,17 +52,10 @@ class KafkaBroker:
 
     def check(self) -> None:
         """Ask for the brokers of the cluster, which those who are not let in are not told."""
-        from confluent_kafka import KafkaException
-
         heard: list[KafkaError] = []
         producer = build_producer(self._access, heard.append)
         try:
-            producer.list_topics(timeout=self._access.timeout.total_seconds())
-        except KafkaException as exc:
-            for error in heard:
-                if judge(error) is Verdict.ENTRY:
-                    raise no_entry(self._access, error) from exc
-            raise unavailable(self._access, exc.args[0]) from exc
+            _ask(self._access, producer, heard)
         finally:
             producer.close()
 
@@ -85,18 +81,71 @@ class KafkaBroker:
             # Reports of what is under way must not be taken for those of the next call.
             self.close()
             raise
-        return ledger.result()
+        return ledger.published()
+
+    def offer(self, messages: Messages) -> Offered:
+        """As `Broker.offer` says. Messages of which it is not known which was to blame for a failure are sent alone."""
+        deadline = time.monotonic() + self._access.timeout.total_seconds()
+        ledger = Ledger(destinations(self._access.topic, messages).to_pylist(), messages.column("key").to_pylist())
+        if not len(messages):
+            return ledger.offered(0, "")
+        flight: Flight | None = None
+        broken = ""
+        try:
+            flight = self._flight = Flight(self._access, self._reached(), ledger, deadline - time.monotonic())
+            self._send_once(flight, messages, ledger)
+        except BrokerError as error:
+            self.close()
+            if flight is None or not flight.sent:
+                raise
+            broken = str(error)
+        except BaseException:
+            self.close()
+            raise
+        self._end(flight)
+        return ledger.offered(flight.sent, broken)
+
+    def _send_once(self, flight: Flight, messages: Messages, ledger: Ledger) -> None:
+        flight.send(records(self._access, messages, 0))
+        if suspects := frozenset(ledger.suspects):
+            flight.send(record for record in records(self._access, messages, 0) if record.place in suspects)
 
     def _pass(self, outgoing: Iterator[Record], ledger: Ledger) -> Flight:
         if self._producer is None:
             self._producer = build_producer(self._access, self._hear)
         self._flight = flight = Flight(self._access, self._producer, ledger)
         flight.send(outgoing)
+        self._end(flight)
+        return flight
+
+    def _end(self, flight: Flight) -> None:
         self._flight = None
         if flight.is_fatal:
             self.close()
-        return flight
+
+    def _reached(self) -> "Producer":
+        """The producer. A new one has found the cluster: a flight cannot tell whether what is under way was ever sent."""
+        if self._producer is None:
+            self._heard.clear()
+            self._producer = build_producer(self._access, self._hear)
+            _ask(self._access, self._producer, self._heard)
+        return self._producer
 
     def _hear(self, error: "KafkaError") -> None:
         if self._flight is not None:
             self._flight.hear(error)
+        else:
+            self._heard.append(error)
+
+
+def _ask(access: KafkaAccess, producer: "Producer", heard: "Sequence[KafkaError]") -> None:
+    """Ask for the brokers of the cluster; raises when there are none, or they do not let us in, of which it is heard."""
+    from confluent_kafka import KafkaException
+
+    try:
+        producer.list_topics(timeout=access.timeout.total_seconds())
+    except KafkaException as exc:
+        for error in heard:
+            if judge(error) is Verdict.ENTRY:
+                raise no_entry(access, error) from exc
+        raise unavailable(access, exc.args[0]) from exc

@@ -6,7 +6,7 @@ that one; the others are left alone, since Kafka has no memory of ids and would 
 
 from collections.abc import Sequence
 
-from headwater.brokers.base import Published, Refused
+from headwater.brokers.base import Left, Offered, Published, Refused
 
 _OPEN, _STORED, _REFUSED = range(3)
 
@@ -20,6 +20,9 @@ class Ledger:
         self._reasons: dict[int, str] = {}
         # Failed together with others in a batch, so that it is not known which of them was to blame.
         self.suspects: set[int] = set()
+        # Why a message came back that is open again, and of which of them a broker said so itself.
+        self._returns: dict[int, str] = {}
+        self._answered: set[int] = set()
 
     def store(self, place: int) -> None:
         self._states[place] = _STORED
@@ -27,6 +30,12 @@ class Ledger:
     def refuse(self, place: int, reason: str) -> None:
         self._states[place] = _REFUSED
         self._reasons[place] = reason
+
+    def give_back(self, place: int, reason: str, *, was_answered: bool) -> None:
+        """It was not stored, for a reason that may pass."""
+        self._returns[place] = reason
+        if was_answered:
+            self._answered.add(place)
 
     def is_open(self, place: int) -> bool:
         return self._states[place] == _OPEN
@@ -52,6 +61,17 @@ class Ledger:
             elif pair in late:
                 self._states[place] = _OPEN
 
-    def result(self) -> Published:
-        reasons = tuple(Refused(place, reason) for place, reason in sorted(self._reasons.items()))
-        return Published(self._states.count(_STORED), 0, reasons)
+    def published(self) -> Published:
+        return Published(self._states.count(_STORED), 0, self._refused())
+
+    def offered(self, sent: int, broken: str) -> Offered:
+        """What is open is left: of it, the first `sent` messages were given to the producer, and came back or did not."""
+        left = tuple(
+            Left(place, self._returns.get(place, broken), was_sent=place < sent, was_answered=place in self._answered)
+            for place, state in enumerate(self._states)
+            if state == _OPEN
+        )
+        return Offered(self._states.count(_STORED), 0, self._refused(), left)
+
+    def _refused(self) -> tuple[Refused, ...]:
+        return tuple(Refused(place, reason) for place, reason in sorted(self._reasons.items()))

@@ -70,6 +70,11 @@ def judge(error: "KafkaError") -> Verdict:
     return Verdict.AGAIN
 
 
+def is_of_broker(error: "KafkaError") -> bool:
+    """Whether a broker said so, and not the client on its own account."""
+    return not error.name().startswith("_")
+
+
 def refusal(topic: str, error: "KafkaError") -> str:
     """Why a message is refused for good."""
     remedy = _REMEDIES.get(error.name())

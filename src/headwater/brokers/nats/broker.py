@@ -3,13 +3,13 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from headwater.brokers.base import Published, Refused, check_template, destinations
+from headwater.brokers.base import Offered, Published, Refused, check_template, destinations
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.envelope import forbidden, header_lines, subject_problem
 from headwater.brokers.nats.link import Link
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Between tries while the server is away; short, since what is lost is the time after it is well again.
 _PAUSE_SECONDS = 0.1
+# Also when the time is almost up, an answer gets a fair chance.
+_LEAST_SECONDS = 0.5
 _DESCRIPTION = "Messages that Headwater publishes"
 
 
@@ -69,7 +71,7 @@ class NatsBroker:
     def publish(self, messages: Messages) -> Published:
         """As `Broker.publish` says."""
         subjects = destinations(self._settings.subject, messages)
-        refused = self._refused(messages, subjects)
+        refused = self._refused(messages, subjects, self._seconds)
         by_stream: defaultdict[str, list[int]] = defaultdict(list)
         for index, subject in enumerate(subjects.to_pylist()):
             if index not in refused:
@@ -79,11 +81,29 @@ class NatsBroker:
             published = self._publish(messages, subjects, np.array(places))
             stored, duplicates = stored + published.stored, duplicates + published.duplicates
             refused |= {one.index: one.reason for one in published.refused}
-        return Published(stored, duplicates, tuple(Refused(index, refused[index]) for index in sorted(refused)))
+        return Published(stored, duplicates, _sorted(refused))
+
+    def offer(self, messages: Messages) -> Offered:
+        """As `Broker.offer` says; the messages of all streams are on their way together."""
+        deadline = time.monotonic() + self._seconds
+        subjects = destinations(self._settings.subject, messages)
+        refused = self._refused(messages, subjects, 0)
+        places = np.array([place for place in range(len(messages)) if place not in refused], np.int64)
+        offered = Offered(0)
+        if len(places):
+            publisher = self._reach(lambda publisher: publisher, 0)
+            seconds = max(deadline - time.monotonic(), _LEAST_SECONDS)
+            offered = publisher.offer(self._outgoing(messages, subjects, places), seconds)
+            if offered.left:
+                # A stream may have gone: the next call asks anew.
+                self._streams.clear()
+        refused |= {int(places[one.index]): one.reason for one in offered.refused}
+        left = tuple(replace(one, index=int(places[one.index])) for one in offered.left)
+        return Offered(offered.stored, offered.duplicates, _sorted(refused), left)
 
     def check(self) -> None:
         """Connect, and log in."""
-        self._reach(lambda publisher: publisher.connected())
+        self._reach(lambda publisher: publisher.connected(), self._seconds)
 
     def close(self) -> None:
         publisher, self._publisher = self._publisher, None
@@ -92,10 +112,9 @@ class NatsBroker:
 
     def _publish(self, messages: Messages, subjects: pa.Array, places: np.ndarray) -> Published:
         """Messages of one stream: JetStream numbers them, and by that the order is known."""
-        chosen = messages if len(places) == len(messages) else messages.taken(places)
-        outgoing = _outgoing(chosen, subjects.take(pa.array(places)), self._settings.source)
+        outgoing = self._outgoing(messages, subjects, places)
         try:
-            published = self._reach(lambda publisher: publisher).publish(outgoing)
+            published = self._reach(lambda publisher: publisher, self._seconds).publish(outgoing)
         except BrokerUnavailable:
             # A stream may have gone: the next call asks anew, and refuses what has none.
             self._streams.clear()
@@ -103,13 +122,25 @@ class NatsBroker:
         refused = tuple(Refused(int(places[one.index]), one.reason) for one in published.refused)
         return Published(published.stored, published.duplicates, refused)
 
-    def _refused(self, messages: Messages, subjects: pa.Array) -> dict[int, str]:
+    def _outgoing(self, messages: Messages, subjects: pa.Array, places: np.ndarray) -> Outgoing:
+        if len(places) < len(messages):
+            messages, subjects = messages.taken(places), subjects.take(pa.array(places))
+        unique = subjects.unique()
+        return Outgoing(
+            unique[0].as_py(),
+            messages.column("id"),
+            messages.column("payload"),
+            header_lines(messages, self._settings.source),
+            subjects=subjects if len(unique) > 1 else None,
+        )
+
+    def _refused(self, messages: Messages, subjects: pa.Array, seconds: float) -> dict[int, str]:
         """What cannot be published, by place, and why; the streams of all others are known afterwards."""
         unique = subjects.unique().to_pylist()
         problems = {subject: problem for subject in unique if (problem := subject_problem(subject)) is not None}
         unknown = [subject for subject in unique if subject not in problems and subject not in self._streams]
         if unknown:
-            self._reach(lambda publisher: self._find_streams(publisher.connected(), unknown))
+            self._reach(lambda publisher: self._find_streams(publisher.connected(), unknown), seconds)
         for subject in unknown:
             if subject not in self._streams:
                 problems[subject] = self._unroutable(subject)
@@ -137,9 +168,9 @@ class NatsBroker:
             return f"unroutable: no stream stores subject {subject!r}; add it to stream_subjects of {stream!r}"
         return f"unroutable: no stream stores subject {subject!r}; make one, or set `stream` for Headwater to make it"
 
-    def _reach(self, work: Callable[[Publisher], T]) -> T:
-        """Do what needs a server, again and again while it is away, for as long as the timeout."""
-        deadline = time.monotonic() + self._seconds
+    def _reach(self, work: Callable[[Publisher], T], seconds: float) -> T:
+        """Do what needs a server, again and again while it is away, for so long."""
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 if self._publisher is None:
@@ -156,12 +187,5 @@ class NatsBroker:
                 raise
 
 
-def _outgoing(messages: Messages, subjects: pa.Array, source: str) -> Outgoing:
-    unique = subjects.unique()
-    return Outgoing(
-        unique[0].as_py(),
-        messages.column("id"),
-        messages.column("payload"),
-        header_lines(messages, source),
-        subjects=subjects if len(unique) > 1 else None,
-    )
+def _sorted(refused: dict[int, str]) -> tuple[Refused, ...]:
+    return tuple(Refused(index, refused[index]) for index in sorted(refused))

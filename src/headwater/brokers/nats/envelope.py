@@ -5,14 +5,16 @@ user's own as little as possible, so that ordinary text stays as it is. Percent-
 not encoded; a message with one that NATS cannot carry is refused.
 """
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.brokers.columns import event_columns, gathered, header_entries, holders
+from headwater.brokers.columns import FEW, Row, event_columns, gathered, header_entries, holders, rows
 from headwater.model import Messages
 
 # NATS has no property for it, and keeps content-type for events that are whole in the payload.
@@ -25,12 +27,19 @@ _EVENT_UNSAFE: Final = r"[^!#$&-~]"
 _OWN_UNSAFE: Final = r"[^ -$&-~]|^ | $"
 _ID: Final = r"^[!-~]+$"
 _NAME: Final = r"^[!-9;-~]+$"
+_EVENT_ODD: Final = re.compile(_EVENT_UNSAFE).search
+_OWN_ODD: Final = re.compile(_OWN_UNSAFE).search
+_PLAIN: Final = re.compile(r"[!-~]+").fullmatch
+_SUSPECT: Final = re.compile(r"^(nats-|ce-)|^$|[^!-9;-~]", re.IGNORECASE).search
 # The server ends a connection on a line of more than 4,096 bytes, which holds the address of the answer and sizes, too.
 _MOST_SUBJECT_BYTES: Final = 3000
 
 
 def header_lines(messages: Messages, source: str) -> pa.Array:
     """The header lines of each message besides its id."""
+    if len(messages) <= FEW:
+        with suppress(OverflowError):
+            return pa.array([_lines(row, source) for row in rows(messages)], pa.binary())
     attributes = {**event_columns(messages, source), _CONTENT_TYPE: messages.column("content_type")}
     lines = [_attribute_lines(f"ce-{name}", values) for name, values in attributes.items()]
     names, values, offsets = header_entries(messages)
@@ -40,8 +49,18 @@ def header_lines(messages: Messages, source: str) -> pa.Array:
     return pc.binary_join_element_wise(*lines, "").cast(pa.binary())
 
 
+def _lines(row: Row, source: str) -> bytes:
+    """The same for one message."""
+    attributes = {**row.event(source), _CONTENT_TYPE: row.content_type}
+    lines = [f"ce-{name}: {_event(value) if _EVENT_ODD(value) else value}\r\n" for name, value in attributes.items()]
+    lines += [f"{name}: {_own(value) if _OWN_ODD(value) else value}\r\n" for name, value in row.headers]
+    return "".join(lines).encode()
+
+
 def forbidden(messages: Messages) -> dict[int, str]:
     """Messages that NATS cannot carry, by place, and why not."""
+    if len(messages) <= FEW and _are_plain(messages):
+        return {}
     is_bad = pc.invert(pc.match_substring_regex(messages.column("id"), _ID))
     found = dict.fromkeys(
         pc.indices_nonzero(is_bad).to_pylist(), "the id is empty or not of printable ASCII, so it cannot be a Nats-Msg-Id"
@@ -60,6 +79,14 @@ def forbidden(messages: Messages) -> dict[int, str]:
         **{place: f"header {name!r} is an attribute of the event itself; rename it" for place, name in taken.items()},
         **found,
     }
+
+
+def _are_plain(messages: Messages) -> bool:
+    """Whether a short look tells that nothing is forbidden."""
+    names, _, _ = header_entries(messages)
+    return all(_PLAIN(id) for id in messages.column("id").to_pylist()) and not any(
+        _SUSPECT(name) for name in names.to_pylist()
+    )
 
 
 def subject_problem(subject: str) -> str | None:

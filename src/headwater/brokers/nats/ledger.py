@@ -13,7 +13,7 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-_OPEN, _REFUSED = 0, -1
+_OPEN, _REFUSED, _SOMEWHERE = 0, -1, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of the messages of one call; the three numbers add up to how many were given.
+    """What became of the messages of one call; the three numbers add up to how many are settled.
 
     A message whose first acknowledgement was lost with the connection counts among the duplicates: it was stored by this
     call or by one before it, and nobody can tell.
@@ -70,6 +70,11 @@ class Ledger:
         self._reached = max(self._reached, int(places.max()))
         return is_rising
 
+    def store(self, indices: Integers, is_duplicate: Booleans) -> None:
+        """Note acknowledgements where the order is of no interest."""
+        self._places[indices] = _SOMEWHERE
+        self._is_new[indices] |= ~is_duplicate
+
     def refuse(self, index: int, code: int, reason: str) -> None:
         self._places[index] = _REFUSED
         self._refused[index] = Refused(index, code, reason)
@@ -78,6 +83,10 @@ class Ledger:
         """The first message that is neither acknowledged nor refused."""
         found = np.flatnonzero(self._places == _OPEN)
         return int(found[0]) if len(found) else None
+
+    def open(self) -> Integers:
+        """What is neither acknowledged nor refused."""
+        return np.flatnonzero(self._places == _OPEN)
 
     def to_send(self) -> Integers:
         """What to send next, without what is refused: all that was sent, from the first open message on, or else the rest.
@@ -106,9 +115,11 @@ class Ledger:
         places[places != _REFUSED] = _OPEN
 
     def result(self) -> Published:
+        """Of all that is not open any more."""
         refused = tuple(self._refused[index] for index in sorted(self._refused))
-        stored = int(np.count_nonzero(self._is_new & (self._places > _OPEN)))
-        return Published(stored, len(self._places) - stored - len(refused), refused)
+        is_known = self._places > _OPEN
+        stored = int(np.count_nonzero(self._is_new & is_known))
+        return Published(stored, int(np.count_nonzero(is_known)) - stored, refused)
 
     def _placed(self, sequences: Integers, is_duplicate: Booleans) -> Integers:
         """Places one by one. What is stored now comes after all there is, unless the stream is a new one."""

@@ -60,7 +60,7 @@ class Link:
 
     def ask(self, subject: str, payload: bytes) -> Message | None:
         """The answer; None when the server says that nobody listens. Other messages that come are kept for their taker."""
-        self._revive()
+        self.revive()
         self._asked += 1
         reply = f"{self.inbox}.q{self._asked}"
         self.send(protocol.publish(subject, reply, payload))
@@ -140,7 +140,7 @@ class Link:
         # Unguessable, so that nobody else's answers are taken for ours.
         return f"{self._access.inbox_prefix}.{secrets.token_hex(11)}"
 
-    def _revive(self) -> None:
+    def revive(self) -> None:
         """Open again when the server has hung up meanwhile; nothing of ours is under way then."""
         if self._is_subscribed:
             return

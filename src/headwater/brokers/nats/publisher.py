@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headwater.brokers import base
+from headwater.brokers.base import Left, Offered
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.acks import AckReader, Acks, Failure
 from headwater.brokers.nats.frames import Frames, Outgoing, build_frames
-from headwater.brokers.nats.ledger import Ledger, Published, Refused
+from headwater.brokers.nats.ledger import Integers, Ledger, Published, Refused
 from headwater.brokers.nats.link import INBOX_SID, Link
-from headwater.errors import BrokerUnavailable
+from headwater.errors import BrokerError, BrokerUnavailable
 
 __all__ = ["Outgoing", "Published", "Publisher", "Refused"]
 
@@ -79,6 +81,22 @@ class Publisher:
             ledger.reopen_misplaced()
         return ledger.result()
 
+    def offer(self, outgoing: Outgoing, seconds: float) -> Offered:
+        """Send all messages once, of whatever streams and whatever becomes of any; raises only if none went out."""
+        ledger = Ledger(len(outgoing))
+        try:
+            link = self._awake()
+            self._refuse_oversized(outgoing, ledger)
+            indices = ledger.open()
+            flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access, seconds, is_ordered=False)
+            left = self._send_once(flight, indices, outgoing, ledger)
+        except BaseException:
+            self.close()
+            raise
+        result = ledger.result()
+        refused = tuple(base.Refused(one.index, one.reason) for one in result.refused)
+        return Offered(result.stored, result.duplicates, refused, tuple(left[index] for index in ledger.open().tolist()))
+
     def connected(self) -> Link:
         """The link, for requests between publishes; opened again if the last publish has closed it."""
         if self._link is None:
@@ -94,7 +112,8 @@ class Publisher:
         link = self.connected()
         self._refuse_oversized(outgoing, ledger)
         indices = ledger.to_send()
-        flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access)
+        quiet = self._seconds / _TRIES_PER_TIMEOUT
+        flight = _Flight(link, outgoing.chosen(indices, ledger.rounds[indices]), self._access, quiet, is_ordered=True)
         is_new = bool(len(indices)) and int(indices[0]) >= ledger.sent_end
         failure: Failure | None = None
         try:
@@ -113,6 +132,40 @@ class Publisher:
                 ledger.note_sent(int(indices[flight.sent - 1]) + 1)
         return None if failure is None else self._refused(outgoing.subject_of(int(indices[failure.number])), failure)
 
+    def _send_once(self, flight: "_Flight", indices: Integers, outgoing: Outgoing, ledger: Ledger) -> dict[int, Left]:
+        """Note all answers; what is left, by place, also for want of an answer. Raises if nothing went out."""
+        left: dict[int, Left] = {}
+        try:
+            for answer in flight.answers():
+                match answer:
+                    case Acks(numbers, _, is_duplicate):
+                        ledger.store(indices[numbers], is_duplicate)
+                    case Failure(number, code, reason) if answer.is_final:
+                        ledger.refuse(int(indices[number]), code, reason)
+                    case Failure(number):
+                        index = int(indices[number])
+                        reason = str(self._refused(outgoing.subject_of(index), answer))
+                        left[index] = Left(index, reason, was_sent=True, was_answered=True)
+        except BrokerError as error:
+            if not flight.has_gone_out:
+                raise
+            self.close()
+            for place, index in enumerate(indices.tolist()):
+                left.setdefault(index, Left(index, str(error), was_sent=place < flight.sent))
+        unknown = [index for index in ledger.open().tolist() if index not in left]
+        if unknown:
+            # Another one was answered twice; the answer to this one must not be taken for that of the next call.
+            self.close()
+            left |= {index: Left(index, f"no answer from {self._access.describe()}", was_sent=True) for index in unknown}
+        return left
+
+    def _awake(self) -> Link:
+        """The link, opened again if the server hung up while nobody used it."""
+        link = self.connected()
+        link.revive()
+        self.max_payload = link.max_payload
+        return link
+
     def _refuse_oversized(self, outgoing: Outgoing, ledger: Ledger) -> None:
         """The server would hang up on a publish larger than this."""
         sizes = outgoing.sizes()
@@ -128,17 +181,25 @@ class Publisher:
 
 
 class _Flight:
-    """Messages on their way over one link."""
+    """Messages on their way over one link.
 
-    def __init__(self, link: Link, outgoing: Outgoing, access: NatsAccess) -> None:
+    In one that `is_ordered` the next answer may take `seconds`; another one may be of several streams, and has them for all.
+    """
+
+    def __init__(self, link: Link, outgoing: Outgoing, access: NatsAccess, seconds: float, *, is_ordered: bool) -> None:
         self._link, self._outgoing, self._max_pending = link, outgoing, access.max_pending
-        self._quiet_seconds = access.timeout.total_seconds() / _TRIES_PER_TIMEOUT
+        self._seconds, self._is_ordered = seconds, is_ordered
         self._reader = AckReader(f"{link.inbox}.", INBOX_SID)
         sizes = outgoing.sizes()
         self._ends = np.concatenate([[0], np.cumsum(sizes)])
         self._count = len(sizes)
-        self.sent = self._answered = 0
+        self.sent = self._answered = self._sent_bytes = 0
         self._block, self._block_start, self._block_end = Frames(memoryview(b""), np.zeros(1, np.int64)), 0, 0
+
+    @property
+    def has_gone_out(self) -> bool:
+        """Whether any byte of it has left us."""
+        return self._link.waiting_bytes < self._sent_bytes
 
     def stop(self) -> None:
         """Send no more; what is under way is still waited for."""
@@ -150,15 +211,15 @@ class _Flight:
         while self._answered < self._count:
             self._send()
             before = self._answered, self._link.waiting_bytes
-            self._link.pump(self._quiet_seconds)
+            self._link.pump(heard + self._seconds - time.monotonic())
             yield from self._collect()
             now = time.monotonic()
-            if (self._answered, self._link.waiting_bytes) != before:
+            if self._is_ordered and (self._answered, self._link.waiting_bytes) != before:
                 heard = now
-            elif now - heard > self._quiet_seconds:
+            elif now - heard >= self._seconds and self._answered < self._count:
                 raise BrokerUnavailable(
                     f"no answer from NATS at {self._link.where} to what was published to {self._outgoing.subject!r} within "
-                    f"{self._quiet_seconds:g} s"
+                    f"{self._seconds:g} s"
                 )
 
     def _collect(self) -> Iterator[Acks | Failure]:
@@ -178,7 +239,7 @@ class _Flight:
     def _count_answers(self, first: int, count: int) -> None:
         # Answers come in order. When some are left out, such as those of a stream that was deleted while it stored, what
         # follows is stored before them: no more of it than is on its way already.
-        if first != self._answered:
+        if self._is_ordered and first != self._answered:
             self.stop()
         self._answered += count
 
@@ -193,8 +254,9 @@ class _Flight:
             if self.sent >= self._block_end:
                 self._build()
             end = min(end, self._block_end)
-            self._link.send(self._block.part(self.sent - self._block_start, end - self._block_start))
-            self.sent = end
+            frames = self._block.part(self.sent - self._block_start, end - self._block_start)
+            self._link.send(frames)
+            self.sent, self._sent_bytes = end, self._sent_bytes + len(frames)
 
     def _build(self) -> None:
         start = self.sent

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.brokers.rabbitmq.access import RabbitmqAccess
 from headwater.brokers.rabbitmq.envelope import envelop
 from headwater.brokers.rabbitmq.ledger import Ledger
@@ -12,7 +12,7 @@ from headwater.errors import SettingsError
 from headwater.model import Messages
 
 if TYPE_CHECKING:
-    from headwater.brokers.rabbitmq.publisher import Publisher
+    from headwater.brokers.rabbitmq.publisher import Batch, Publisher
 
 
 class RabbitmqBroker:
@@ -34,17 +34,19 @@ class RabbitmqBroker:
 
     def publish(self, messages: Messages) -> Published:
         """As `Broker.publish` says."""
-        # pika is imported by those who publish, not by those who read settings.
-        from headwater.brokers.rabbitmq.publisher import Batch
-
-        ledger = Ledger(len(messages))
-        envelopes = envelop(messages, self._access)
-        for index, reason in envelopes.refused.items():
-            ledger.refuse(index, reason)
-        if ledger.first_open() is not None:
+        batch = self._batch(messages)
+        if batch.ledger.first_open() is not None:
             thread, publisher = self._started()
-            thread.run(publisher.publish(Batch(messages.column("id"), envelopes.outgoing, ledger)))
-        return ledger.result()
+            thread.run(publisher.publish(batch))
+        return batch.ledger.published()
+
+    def offer(self, messages: Messages) -> Offered:
+        """As `Broker.offer` says."""
+        batch = self._batch(messages)
+        if batch.ledger.first_open() is not None:
+            thread, publisher = self._started()
+            thread.run(publisher.offer(batch))
+        return batch.ledger.offered()
 
     def check(self) -> None:
         """Connect, and log in."""
@@ -58,6 +60,16 @@ class RabbitmqBroker:
         if thread is not None and publisher is not None and thread.is_alive:
             thread.run(publisher.close())
             thread.close()
+
+    def _batch(self, messages: Messages) -> "Batch":
+        # pika is imported by those who publish, not by those who read settings.
+        from headwater.brokers.rabbitmq.publisher import Batch
+
+        ledger = Ledger(len(messages))
+        envelopes = envelop(messages, self._access)
+        for index, reason in envelopes.refused.items():
+            ledger.refuse(index, reason)
+        return Batch(messages.column("id"), envelopes.outgoing, ledger)
 
     def _started(self) -> "tuple[LoopThread, Publisher]":
         from headwater.brokers.rabbitmq.publisher import Publisher

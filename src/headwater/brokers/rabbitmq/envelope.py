@@ -1,6 +1,8 @@
 """Messages as RabbitMQ gets them: routing keys, properties and headers by columns, and what it would never take. Pure."""
 
+import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -8,14 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.brokers.base import destinations
-from headwater.brokers.columns import event_columns, gathered, header_entries, holders
+from headwater.brokers.columns import FEW, Row, event_columns, gathered, header_entries, holders, lengths, rows
 from headwater.brokers.rabbitmq.access import SHORT_BYTES, RabbitmqAccess
 from headwater.brokers.rabbitmq.frames import (
     FRAME_BYTES,
     HEADER_BYTES,
     Outgoing,
     constant,
-    lengths,
     long_strings,
     numbers,
     short_strings,
@@ -30,6 +31,8 @@ _ROUTING: Final = ("CC", "BCC")
 _FLAGS: Final = (1 << 15 | 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6 | 1 << 5).to_bytes(2, "big")
 _PERSISTENT: Final = b"\x02"
 _TEXT: Final = b"S"
+_LONG, _TIMESTAMP = struct.Struct(">I"), struct.Struct(">Q")
+_MOST_CHARACTER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,14 @@ class Envelopes:
 def envelop(messages: Messages, access: RabbitmqAccess) -> Envelopes:
     """All messages as they are published, in order; those that are refused are among them."""
     keys = destinations(access.routing_key, messages)
-    outgoing = Outgoing(access.exchange, access.mandatory, keys, _properties(messages, access), messages.column("payload"))
-    return Envelopes(outgoing, _too_long(messages, keys) | _forbidden(messages))
+    plain = (
+        _plain_properties(messages, access)
+        if len(messages) <= FEW and not any(map(_is_long, keys.unique().to_pylist()))
+        else None
+    )
+    properties = _properties(messages, access) if plain is None else plain
+    outgoing = Outgoing(access.exchange, access.mandatory, keys, properties, messages.column("payload"))
+    return Envelopes(outgoing, {} if plain is not None else _too_long(messages, keys) | _forbidden(messages))
 
 
 def too_large(outgoing: Outgoing, max_bytes: int, frame_max: int) -> dict[int, str]:
@@ -75,6 +84,57 @@ def _properties(messages: Messages, access: RabbitmqAccess) -> pa.Array:
     )
 
 
+def _plain_properties(messages: Messages, access: RabbitmqAccess) -> pa.Array | None:
+    """The same one by one, which is faster for few; None where there is anything that has to be looked at closely."""
+    try:
+        encoded = [_plain_property(row, access) for row in rows(messages)]
+    except OverflowError:
+        return None
+    return None if None in encoded else pa.array(encoded, pa.large_binary())
+
+
+def _plain_property(row: Row, access: RabbitmqAccess) -> bytes | None:
+    id, type, content_type = row.id.encode(), row.type.encode(), row.content_type.encode()
+    if max(len(id), len(type), len(content_type)) > SHORT_BYTES:
+        return None
+    table: list[bytes] = []
+    for name, value in row.event(access.source).items():
+        encoded = value.encode()
+        table += (_entry_head(PREFIX + name), _LONG.pack(len(encoded)), encoded)
+    for name, value in row.headers:
+        if name in _ROUTING or name.startswith(PREFIX) or _is_long(name):
+            return None
+        encoded = value.encode()
+        table += (_entry_head(name), _LONG.pack(len(encoded)), encoded)
+    entries = b"".join(table)
+    return b"%b%c%b%b%b%b%c%b%b%c%b" % (
+        _FLAGS,
+        len(content_type),
+        content_type,
+        _LONG.pack(len(entries)),
+        entries,
+        _PERSISTENT,
+        len(id),
+        id,
+        _TIMESTAMP.pack(max(row.seconds, 0)),
+        len(type),
+        type,
+    )
+
+
+def _is_long(text: str) -> bool:
+    """Whether it has no room in a short string."""
+    return len(text) * _MOST_CHARACTER_BYTES > SHORT_BYTES and len(text.encode()) > SHORT_BYTES
+
+
+# Of the same few names.
+@lru_cache(1000)
+def _entry_head(name: str) -> bytes:
+    """What stands before the value of an entry, but for its length."""
+    encoded = name.encode()
+    return b"%c%b%b" % (len(encoded), encoded, _TEXT)
+
+
 def _table(messages: Messages, source: str) -> pa.Array:
     """The headers of each message: the attributes of the event, and the user's own."""
     entries = [_attribute(PREFIX + name, values) for name, values in event_columns(messages, source).items()]
@@ -87,7 +147,7 @@ def _table(messages: Messages, source: str) -> pa.Array:
 
 def _attribute(name: str, values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
     """One attribute as an entry of the table; nothing where it is null."""
-    head = constant(bytes([len(name)]) + name.encode() + _TEXT)
+    head = constant(_entry_head(name))
     if isinstance(values, pa.Scalar):
         text = values.as_py().encode()
         return constant(head.as_py() + len(text).to_bytes(4, "big") + text)

@@ -20,7 +20,11 @@ _PENDING_BYTES = 32 << 20
 
 
 class Flight:
-    """One attempt, which listens to its session; `identify` gives the ids of the messages, should any come back."""
+    """One attempt, which listens to its session; `identify` gives the ids of the messages, should any come back.
+
+    One without `limit` sends nothing behind a message that the broker did not take, and has the timeout for each step. With
+    one, it sends everything, and has so many seconds for all of it.
+    """
 
     def __init__(
         self,
@@ -28,10 +32,12 @@ class Flight:
         outgoing: Outgoing,
         identify: Callable[[], list[str]],
         access: RabbitmqAccess,
+        limit: float | None = None,
     ) -> None:
         self._session, self._outgoing, self._access = session, outgoing, access
         self._identify = identify
-        self._seconds = access.timeout.total_seconds()
+        self._is_ordered = limit is None
+        self._seconds = access.timeout.total_seconds() if limit is None else limit
         self._ends = np.concatenate([[0], np.cumsum(outgoing.sizes())])
         self._count = len(outgoing)
         self._wake = asyncio.Event()
@@ -45,7 +51,7 @@ class Flight:
 
     def on_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
         self.confirms.settle(tag, is_multiple=is_multiple, is_stored=is_stored)
-        if not is_stored:
+        if not is_stored and self._is_ordered:
             # All behind it would have to be sent again.
             self._count = self.confirms.sent
         self._wake.set()
@@ -67,7 +73,7 @@ class Flight:
         self._wake.set()
 
     async def run(self) -> None:
-        """Return when all that was sent is confirmed; that is less than all when the broker did not take one."""
+        """Return when the broker has had its word on all that was sent, which is less than all once it did not take one."""
         self._session.listener = self
         try:
             await self._run()
@@ -80,9 +86,11 @@ class Flight:
         while self.confirms.low < self._count:
             self._raise_if_ended()
             self._send()
+            if not self._is_ordered and not self.confirms.sent:
+                raise self._stalled()
             before = self.confirms.low, self._session.waiting_bytes
             await self._wait(heard + self._seconds - clock())
-            if (self.confirms.low, self._session.waiting_bytes) != before:
+            if self._is_ordered and (self.confirms.low, self._session.waiting_bytes) != before:
                 heard = clock()
             elif clock() - heard >= self._seconds:
                 raise self._stalled()
@@ -131,7 +139,7 @@ class Flight:
             )
 
     def _stalled(self) -> BrokerUnavailable:
-        where, waiting = self._access.describe(), self.confirms.sent - self.confirms.low
+        where, waiting = self._access.describe(), self.confirms.count_waiting
         if (reason := self._session.blocked) is not None:
             return BrokerUnavailable(
                 f"RabbitMQ at {where} takes no messages for now ({reason}); let consumers catch up, give it more memory or "

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Integers = npt.NDArray[np.int64]
+from headwater.brokers.columns import FEW, Integers, lengths, starts
 
 _END = b"\xce"
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -24,6 +24,7 @@ FRAME_BYTES = _HEAD.size + len(_END)
 _HEADER_HEAD = np.dtype(
     [("kind", "u1"), ("channel", ">u2"), ("size", ">u4"), ("class", ">u2"), ("weight", ">u2"), ("body", ">u8")]
 )
+_HEADER_START = struct.Struct(">BHIHHQ")
 _BODY_HEAD = np.dtype([("end", "u1"), ("kind", "u1"), ("channel", ">u2"), ("size", ">u4")])
 # Of a content header, in front of the properties: class, weight and size of the body.
 HEADER_BYTES = _HEADER_HEAD.itemsize - _HEAD.size
@@ -73,6 +74,8 @@ class Frames:
 def build_frames(outgoing: Outgoing, channel: int, frame_max: int) -> Frames:
     """Method, content header and body of each message; bodies larger than a frame are cut."""
     sizes, most = lengths(outgoing.payloads), frame_max - FRAME_BYTES
+    if len(sizes) <= FEW and sizes.min() > 0 and sizes.max() <= most:
+        return _build_few(outgoing, channel)
     payloads = _cut(outgoing.payloads.cast(pa.large_binary()), sizes, channel, most)
     body_heads = _body_heads(np.minimum(sizes, most), channel)
     ends: pa.Array | pa.Scalar = constant(_END)
@@ -89,7 +92,22 @@ def build_frames(outgoing: Outgoing, channel: int, frame_max: int) -> Frames:
         ends,
         constant(b""),
     )
-    return Frames(memoryview(joined.buffers()[2]), _offsets(joined))
+    return Frames(memoryview(joined.buffers()[2]), starts(joined))
+
+
+def _build_few(outgoing: Outgoing, channel: int) -> Frames:
+    """The same one by one, for bodies of one frame."""
+    methods: dict[str, bytes] = {}
+    publishes = []
+    columns = (column.to_pylist() for column in (outgoing.keys, outgoing.properties, outgoing.payloads))
+    for key, properties, payload in zip(*columns, strict=True):
+        method = methods.get(key) or methods.setdefault(key, _method(outgoing, channel, key))
+        header = _HEADER_START.pack(_HEADER, channel, len(properties) + HEADER_BYTES, _BASIC, 0, len(payload))
+        publishes.append(
+            b"".join((method, header, properties, _END, _HEAD.pack(_BODY, channel, len(payload)), payload, _END))
+        )
+    ends = np.cumsum([0, *map(len, publishes)])
+    return Frames(memoryview(b"".join(publishes)), ends)
 
 
 def short_strings(values: pa.Array) -> pa.Array:
@@ -105,13 +123,6 @@ def long_strings(values: pa.Array) -> pa.Array:
 def numbers(values: Integers, kind: str) -> pa.Array:
     """Integers as bytes, in numpy's word for how."""
     return _fixed(values.astype(kind))
-
-
-def lengths(values: pa.Array) -> Integers:
-    """How many bytes each value has; read from where they begin, since a call of Arrow costs as much as a hundred values."""
-    if values.null_count:
-        return np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
-    return np.diff(_offsets(values))
 
 
 @cache
@@ -172,11 +183,3 @@ def _fixed(values: npt.NDArray[np.generic]) -> pa.Array:
     offsets = np.arange(count + 1, dtype=np.int64) * width
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
-
-
-def _offsets(values: pa.Array) -> Integers:
-    """Where each value begins; the last is the end."""
-    kind = np.int64 if values.type in (pa.large_binary(), pa.large_string()) else np.int32
-    if not len(values):
-        return np.zeros(1, np.int64)
-    return np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values) + 1].astype(np.int64)

@@ -1,4 +1,4 @@
-"""What is known about each message of a publish, and which delivery tags wait for the broker's word. Pure.
+"""What is known about each message of a call, and which delivery tags wait for the broker's word. Pure.
 
 RabbitMQ keeps no ids, so it cannot tell what it has already. The order holds when everything from the first message on that
 is not known to be stored is sent again.
@@ -7,20 +7,21 @@ is not known to be stored is sent again.
 import numpy as np
 import numpy.typing as npt
 
-from headwater.brokers.base import Published, Refused
+from headwater.brokers.base import Left, Offered, Published, Refused
 
 Integers = npt.NDArray[np.int64]
 
-_OPEN, _STORED, _REFUSED = 0, 1, 2
+_OPEN, _STORED, _REFUSED, _LEFT = range(4)
 _WAITING, _ACKED, _NACKED = 0, 1, 2
 
 
 class Ledger:
-    """The state of `count` messages: open, stored, or refused for good."""
+    """The state of `count` messages: open, stored, refused for good, or left for another time."""
 
     def __init__(self, count: int) -> None:
         self._states = np.zeros(count, np.int8)
         self._reasons: dict[int, str] = {}
+        self._left: list[Left] = []
 
     def refuse(self, index: int, reason: str) -> None:
         """For good, whatever the broker says about it afterwards: what it returns, it confirms too."""
@@ -31,6 +32,12 @@ class Ledger:
         states = self._states[indices]
         states[states == _OPEN] = _STORED
         self._states[indices] = states
+
+    def leave(self, indices: Integers, reason: str, *, was_sent: bool, was_answered: bool = False) -> None:
+        """Give up for now what is still open of these."""
+        chosen = indices[self._states[indices] == _OPEN]
+        self._states[chosen] = _LEFT
+        self._left += [Left(index, reason, was_sent, was_answered) for index in chosen.tolist()]
 
     def first_open(self) -> int | None:
         """The first message that is neither stored nor refused."""
@@ -48,9 +55,17 @@ class Ledger:
         """What is to be sent, in order."""
         return np.flatnonzero(self._states == _OPEN)
 
-    def result(self) -> Published:
-        refused = tuple(Refused(index, self._reasons[index]) for index in sorted(self._reasons))
-        return Published(int(np.count_nonzero(self._states == _STORED)), 0, refused)
+    def published(self) -> Published:
+        return Published(self._count_stored(), 0, self._refused())
+
+    def offered(self) -> Offered:
+        return Offered(self._count_stored(), 0, self._refused(), tuple(sorted(self._left, key=lambda one: one.index)))
+
+    def _count_stored(self) -> int:
+        return int(np.count_nonzero(self._states == _STORED))
+
+    def _refused(self) -> tuple[Refused, ...]:
+        return tuple(Refused(index, self._reasons[index]) for index in sorted(self._reasons))
 
 
 class Confirms:
@@ -87,10 +102,13 @@ class Confirms:
         return np.flatnonzero(self._states == _ACKED)
 
     @property
-    def first_nacked(self) -> int | None:
-        """The first place that the broker did not take."""
-        found = np.flatnonzero(self._states[: self.sent] == _NACKED)
-        return int(found[0]) if len(found) else None
+    def nacked(self) -> Integers:
+        """What the broker did not take."""
+        return np.flatnonzero(self._states == _NACKED)
+
+    @property
+    def count_waiting(self) -> int:
+        return int(np.count_nonzero(self._states[self.low : self.sent] == _WAITING))
 
     def _advance(self) -> None:
         states = self._states

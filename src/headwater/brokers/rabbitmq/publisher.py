@@ -1,4 +1,7 @@
-"""Publishing with patience: what the broker did not take is sent again, in order, until nothing has moved for too long."""
+"""Publishing with patience: what the broker did not take is sent again, in order, until nothing has moved for too long.
+
+Or without: each message is sent once, and what the broker did not take is left.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,11 +25,23 @@ _LEAST_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages of one publish and what is known about them."""
+    """The messages of one call and what is known about them."""
 
     ids: pa.Array
     outgoing: Outgoing
     ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Trip:
+    """A flight, and the messages of the batch that are on it."""
+
+    flight: Flight
+    indices: Integers
+    outgoing: Outgoing
+
+    def key(self, place: int) -> str:
+        return str(self.outgoing.keys[place])
 
 
 class Publisher:
@@ -62,6 +77,22 @@ class Publisher:
                     await patience.spend(self._full(nacked))
             ledger.rewind()
 
+    async def offer(self, batch: Batch) -> None:
+        """On return, each message of the batch is stored, refused or left in its ledger; raises if none was sent."""
+        clock, seconds = asyncio.get_running_loop().time, self._access.timeout.total_seconds()
+        deadline = clock() + seconds
+        try:
+            session = await self._connected(seconds)
+            trip = await self._prepared(session, batch, deadline - clock(), is_once=True)
+            if trip is not None:
+                await self._offer(session, trip, batch)
+        except BrokerError:
+            self._drop_unless_blocked()
+            raise
+        except BaseException:
+            self._drop()
+            raise
+
     async def check(self) -> None:
         """Connect if need be, and not for longer than the timeout."""
         await self._connected(self._access.timeout.total_seconds())
@@ -74,6 +105,41 @@ class Publisher:
     async def _attempt(self, batch: Batch, seconds: float, *, is_probing: bool) -> str | None:
         """Send what is open, or the first of it; the routing key of what the broker did not take."""
         session = await self._connected(seconds)
+        trip = await self._prepared(session, batch, seconds, is_probing=is_probing)
+        if trip is None:
+            return None
+        try:
+            await trip.flight.run()
+        except BrokerError:
+            if not self._learned(session):
+                raise
+            # Of a limit that we did not know: the rest is sent again without what is beyond it.
+            self._drop()
+        finally:
+            self._note(trip, batch.ledger)
+        nacked = trip.flight.confirms.nacked
+        return trip.key(int(nacked[0])) if len(nacked) else None
+
+    async def _offer(self, session: Session, trip: _Trip, batch: Batch) -> None:
+        broken = ""
+        try:
+            await trip.flight.run()
+        except BrokerError as error:
+            if not trip.flight.confirms.sent:
+                raise
+            # Whatever it was about, another message may have been to blame.
+            broken = str(error)
+            if self._learned(session):
+                self._refuse_oversized(batch, session)
+            self._drop_unless_blocked()
+        finally:
+            self._note(trip, batch.ledger)
+        self._leave(trip, batch.ledger, broken)
+
+    async def _prepared(
+        self, session: Session, batch: Batch, seconds: float, *, is_probing: bool = False, is_once: bool = False
+    ) -> _Trip | None:
+        """A flight of what is open, or of the first of it, of which nothing was sent yet; None when nothing is open."""
         ledger = batch.ledger
         self._refuse_oversized(batch, session)
         indices = ledger.open()[:1] if is_probing else ledger.open()
@@ -82,24 +148,24 @@ class Publisher:
         outgoing = batch.outgoing.chosen(indices)
         if self._access.declare:
             await self._declare(session, outgoing, seconds)
-        flight = Flight(session, outgoing, lambda: batch.ids.take(pa.array(indices)).to_pylist(), self._access)
-        try:
-            await flight.run()
-        except BrokerError:
-            if not self._learned(session):
-                raise
-            # Of a limit that we did not know: the rest is sent again without what is beyond it.
-            self._drop()
-        finally:
-            self._note(flight, indices, outgoing, ledger)
-        nacked = flight.confirms.first_nacked
-        return None if nacked is None else outgoing.keys[nacked].as_py()
+        limit = max(seconds, _LEAST_SECONDS) if is_once else None
+        flight = Flight(session, outgoing, lambda: batch.ids.take(pa.array(indices)).to_pylist(), self._access, limit)
+        return _Trip(flight, indices, outgoing)
 
-    def _note(self, flight: Flight, indices: Integers, outgoing: Outgoing, ledger: Ledger) -> None:
+    def _note(self, trip: _Trip, ledger: Ledger) -> None:
         # First: the broker confirms what it returns.
-        for place in flight.returned:
-            ledger.refuse(int(indices[place]), self._unroutable(outgoing.keys[place].as_py()))
-        ledger.store(indices[flight.confirms.stored])
+        for place in trip.flight.returned:
+            ledger.refuse(int(trip.indices[place]), self._unroutable(trip.key(place)))
+        ledger.store(trip.indices[trip.flight.confirms.stored])
+
+    def _leave(self, trip: _Trip, ledger: Ledger, broken: str) -> None:
+        """Give up what was not taken, and what a flight that broke had on its way or not yet sent."""
+        confirms = trip.flight.confirms
+        for place in confirms.nacked.tolist():
+            reason = str(self._full(trip.key(place)))
+            ledger.leave(trip.indices[place : place + 1], reason, was_sent=True, was_answered=True)
+        ledger.leave(trip.indices[: confirms.sent], broken, was_sent=True)
+        ledger.leave(trip.indices[confirms.sent :], broken, was_sent=False)
 
     async def _connected(self, seconds: float) -> Session:
         if self._session is None or self._session.ended is not None:
@@ -113,6 +179,11 @@ class Publisher:
         session, self._session = self._session, None
         if session is not None:
             session.drop()
+
+    def _drop_unless_blocked(self) -> None:
+        """A broker says that it is blocked only to those who have sent something: the next offer need not find out again."""
+        if self._session is None or self._session.blocked is None or self._session.ended is not None:
+            self._drop()
 
     def _refuse_oversized(self, batch: Batch, session: Session) -> None:
         for index, reason in too_large(batch.outgoing, self._max_bytes, session.frame_max).items():

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from headwater.brokers.base import Published, Refused, destinations
+from headwater.brokers.base import Left, Offered, Published, Refused, destinations
 from headwater.brokers.servicebus.access import ServiceBusAccess
 from headwater.brokers.servicebus.envelope import Envelopes
-from headwater.brokers.servicebus.refusal import Verdict, is_busy, judge, no_entity, no_entry, reason_of, unavailable
+from headwater.brokers.servicebus.refusal import (
+    Verdict,
+    is_answer,
+    is_busy,
+    judge,
+    no_entity,
+    no_entry,
+    reason_of,
+    unavailable,
+)
 from headwater.brokers.servicebus.sender import Senders, require_sdk
 from headwater.brokers.servicebus.sessions import Group, groups
 from headwater.errors import BrokerError, BrokerUnavailable
@@ -75,17 +84,32 @@ class ServiceBusBroker:
         They go entity by entity and, with sessions, key by key. A batch that was not settled is sent again, and then what
         comes behind it, until nothing has moved for `access.timeout`: then it is `BrokerUnavailable`.
         """
-        envelopes = Envelopes(self._access, messages)
-        keys = messages.column("key") if self._access.sessions else None
-        patience = _Patience(self._seconds)
-        refused = [
+        unsettled = self._send_all(messages, _Patience(self._seconds))
+        refused = tuple(one for one in unsettled if isinstance(one, Refused))
+        return Published(len(messages) - len(refused), 0, refused)
+
+    def offer(self, messages: Messages) -> Offered:
+        """As `Broker.offer` says. What comes in a session behind a batch that was not settled is not sent."""
+        patience = _Patience(self._seconds, is_once=True)
+        unsettled = self._send_all(messages, patience)
+        refused = tuple(one for one in unsettled if isinstance(one, Refused))
+        left = tuple(one for one in unsettled if isinstance(one, Left))
+        stored = len(messages) - len(unsettled)
+        if patience.error is not None and not stored and not any(one.was_sent for one in left):
+            raise patience.error
+        return Offered(stored, 0, refused, left)
+
+    def _send_all(self, messages: Messages, patience: "_Patience") -> list[Refused | Left]:
+        """What is not stored, in the order of the messages."""
+        envelopes, keys = Envelopes(self._access, messages), messages.column("key") if self._access.sessions else None
+        unsettled = [
             one
             for group in groups(destinations(self._access.entity, messages), keys)
-            for one in self._publish_group(group, envelopes, patience)
+            for one in self._send_group(group, envelopes, patience)
         ]
-        return Published(len(messages) - len(refused), 0, tuple(sorted(refused, key=lambda one: one.index)))
+        return sorted(unsettled, key=lambda one: one.index)
 
-    def _publish_group(self, group: Group, envelopes: Envelopes, patience: "_Patience") -> Iterator[Refused]:
+    def _send_group(self, group: Group, envelopes: Envelopes, patience: "_Patience") -> Iterator[Refused | Left]:
         rest = group.places
         if not group.entity:
             yield from (Refused(int(place), "it names no queue or topic; give it a topic") for place in rest)
@@ -93,11 +117,15 @@ class ServiceBusBroker:
         # How many of the next messages are known to hold one that is refused: a half of them is tried by itself.
         suspects = 0
         while len(rest):
-            try:
-                step = self._attempt(group.entity, envelopes, rest[: max(suspects // 2, 1)] if suspects else rest)
-            except BrokerUnavailable as error:
-                patience.spend(error)
-                continue
+            if patience.is_spent:
+                yield from _left(rest, 0, patience.error or self._too_slow(), was_answered=False)
+                return
+            step = self._attempt(group.entity, envelopes, rest[: max(suspects // 2, 1)] if suspects else rest)
+            if step.error is not None:
+                if patience.spend(step.error):
+                    continue
+                yield from _left(rest, step.count, step.error, was_answered=step.was_answered)
+                return
             patience.renew()
             if step.reason is None:
                 rest, suspects = rest[step.count :], max(suspects - step.count, 0)
@@ -111,7 +139,7 @@ class ServiceBusBroker:
                 suspects = step.count
 
     def _attempt(self, entity: str, envelopes: Envelopes, places: npt.NDArray[np.int64]) -> "_Step":
-        """Send as many of the messages as fit into a batch; a reason that may pass is raised as BrokerUnavailable."""
+        """Send as many of the messages as fit into a batch."""
         from azure.servicebus.exceptions import ServiceBusError
 
         count = 0
@@ -127,50 +155,89 @@ class ServiceBusBroker:
             if not is_busy(error):
                 self._senders.drop(entity)
             return self._judged(entity, count, error)
+        except BrokerUnavailable as error:
+            self._senders.drop(entity)
+            return _Step(count, error=error)
         except BaseException:
             self._senders.drop(entity)
             raise
         return _Step(count)
 
+    def _too_slow(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"Service Bus at {self._access.describe()} did not settle all messages within {self._seconds:g} s; send fewer "
+            "at once, or raise the timeout"
+        )
+
     def _judged(self, entity: str, count: int, error: "ServiceBusError") -> "_Step":
         where = self._access.describe()
         match judge(error):
             case Verdict.NO_ENTRY:
-                raise no_entry(entity, where, error) from error
+                return _Step(count, error=_caused(no_entry(entity, where, error), error))
             case Verdict.NO_ENTITY:
                 return _Step(count, no_entity(entity, where), is_for_all=True)
             case Verdict.REFUSED if count:
                 return _Step(count, reason_of(error))
             case Verdict.REFUSED:
-                raise no_entry(entity, where, error) from error
+                return _Step(count, error=_caused(no_entry(entity, where, error), error))
             case Verdict.AGAIN:
-                raise unavailable(entity, where, error) from error
+                return _Step(count, error=_caused(unavailable(entity, where, error), error), was_answered=is_answer(error))
+
+
+def _left(places: npt.NDArray[np.int64], sent: int, error: BrokerError, *, was_answered: bool) -> Iterator[Left]:
+    """Messages of which the first were sent, and not settled."""
+    return (
+        Left(place, str(error), was_sent=at < sent, was_answered=was_answered and at < sent)
+        for at, place in enumerate(places.tolist())
+    )
+
+
+def _caused(error: BrokerError, cause: Exception) -> BrokerError:
+    error.__cause__ = cause
+    return error
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What became of the first `count` messages: stored, or there is one among them that is refused for a reason."""
+    """What became of the first `count` messages: stored, or there is one among them that is refused for a reason.
+
+    With an `error`, they were not settled, for a reason that is not theirs.
+    """
 
     count: int
     reason: str | None = None
     is_for_all: bool = False
+    error: BrokerError | None = None
+    # Whether the service said so itself.
+    was_answered: bool = False
 
 
 class _Patience:
-    """How long a publish goes on without moving."""
+    """How long a publish goes on without moving; with `is_once` it does not try again, and has so long for all."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, *, is_once: bool = False) -> None:
+        self._seconds, self._is_once = seconds, is_once
+        self._deadline = time.monotonic() + seconds
+        # The first that was met.
+        self.error: BrokerError | None = None
         self.renew()
+
+    @property
+    def is_spent(self) -> bool:
+        return self._is_once and time.monotonic() > self._deadline
 
     def renew(self) -> None:
         """Something has moved."""
         self._since, self._pause = time.monotonic(), _FIRST_PAUSE_SECONDS
 
-    def spend(self, error: BrokerUnavailable) -> None:
-        """Wait before the next try; raises the error once nothing has moved for too long."""
+    def spend(self, error: BrokerError) -> bool:
+        """Wait before the next try, if there is to be one; raises the error once nothing has moved for too long."""
+        self.error = self.error or error
+        if self._is_once:
+            return False
         left = self._since + self._seconds - time.monotonic()
-        if left <= 0:
+        if left <= 0 or not error.retryable:
             raise error
         time.sleep(min(self._pause, left))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        return True

@@ -23,6 +23,15 @@ _FINAL = frozenset(
         "com.microsoft:message-size-exceeded",
     }
 )
+# Those with which it answers a transfer that it may take later.
+_LATER = frozenset(
+    {
+        "amqp:resource-limit-exceeded",
+        "com.microsoft:server-busy",
+        "com.microsoft:entity-disabled",
+        "com.microsoft:timeout",
+    }
+)
 _UNAUTHORIZED = (401, 403)
 _NOT_FOUND = 404
 
@@ -70,6 +79,11 @@ def is_busy(error: "ServiceBusError") -> bool:
     from azure.servicebus.exceptions import ServiceBusServerBusyError
 
     return isinstance(error, ServiceBusServerBusyError)
+
+
+def is_answer(error: "ServiceBusError") -> bool:
+    """Whether the service itself said that it did not take a message, and did not just hang up."""
+    return condition_of(error) in _LATER
 
 
 def condition_of(error: "ServiceBusError") -> str:

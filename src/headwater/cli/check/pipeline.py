@@ -21,6 +21,7 @@ from headwater.errors import HeadwaterError, SlotMissing
 from headwater.outbox.checkpoint import has_outbox
 from headwater.outbox.columns import OUTBOX_TABLE
 from headwater.outbox.mapping import Recovery, check_mapping
+from headwater.outbox.served import find_served
 from headwater.postgres.connect import describe
 from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.replication.publication import AddTables, Create, Publication, plan
@@ -96,10 +97,18 @@ def _check_outbox(source: OutboxSettings) -> Iterator[Finding]:
                 yield ok(subject, "is made by the first run")
                 return
             table = check_mapping(connection, source.table, source.columns)
+            served = find_served(connection) if source.table == OUTBOX_TABLE else None
     except HeadwaterError as exc:
         yield refused(subject, exc)
         return
-    if table.recovery is Recovery.EXACT:
+    if served is not None:
+        yield error(
+            subject,
+            f"relays inside of processes serve it since {served.since:%Y-%m-%d %H:%M %Z}; a run would send all of it twice, "
+            "and is refused",
+            "stop them and run `headwater outbox release`, or run no pipeline",
+        )
+    elif table.recovery is Recovery.EXACT:
         yield ok(subject, table.promise)
     else:
         yield warning(subject, table.promise, "add the columns, or live with it")

@@ -17,6 +17,7 @@ from headwater.cli.run import run_pipeline
 from headwater.cli.signals import stop_on_sigterm
 from headwater.embedded import state_directory
 from headwater.errors import BrokerError, BrokerUnavailable, SettingsError, SourceError
+from headwater.http import bind
 from headwater.postgres.catalog import Table, list_tables, select_tables
 from headwater.postgres.connect import Connection, complete, connect_sync, describe, translated
 from headwater.postgres.replication.publication import (
@@ -221,8 +222,6 @@ def _set_level(context: typer.Context, level: str | None) -> None:
 
 def _require_port(port: int) -> None:
     """Find out before anything starts, and with the name of the variable, whether monitors can be answered."""
-    from headwater.spark.monitor import bind
-
     try:
         bind(f"0.0.0.0:{port}").close()
     except SettingsError as exc:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwater.cli.demo.compare import Comparison
+from headwater.cli.demo.events import EventReport
 from headwater.cli.demo.tally import Large
 from headwater.cli.demo.view import KINDS
 from headwater.model import Op
@@ -73,6 +74,7 @@ class Report:
     large: Large
     lag: Lag
     wal: Wal
+    events: EventReport
     seconds: float
 
     @property
@@ -85,7 +87,12 @@ class Report:
         written = sum(sum(table.written.values()) for table in self.tables)
         repeated = [f"{written:,} changes were written, {self.applied:,} applied"] if self.applied > written else []
         letters = [f"{self.letters:,} changes were put aside as dead letters"] if self.letters else []
-        return [*repeated, *letters, *(line for table in self.tables for line in table.differences)]
+        return [
+            *repeated,
+            *letters,
+            *(line for table in self.tables for line in table.differences),
+            *self.events.differences,
+        ]
 
     @property
     def is_equal(self) -> bool:
@@ -112,7 +119,13 @@ class Report:
             "large_transaction": large,
             "lag_seconds": {name: round(value, 3) for name, value in dataclasses.asdict(self.lag).items()},
             "wal_bytes": dataclasses.asdict(self.wal),
+            "events": _events_json(self.events),
         }
+
+
+def _events_json(events: EventReport) -> dict[str, object]:
+    given = dataclasses.asdict(events)
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in given.items()}
 
 
 def _table_json(table: TableReport) -> dict[str, object]:

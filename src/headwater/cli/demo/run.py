@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from headwater.capture.statements import wal_position
 from headwater.cli.demo.compare import compare
 from headwater.cli.demo.delivery import Delivery, Route
+from headwater.cli.demo.events import EventReport, relay_events
 from headwater.cli.demo.gauge import Gauge
 from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
 from headwater.cli.demo.stage import Stage, read_table, staged
@@ -16,18 +17,19 @@ from headwater.cli.demo.tally import Large, percentile
 from headwater.cli.demo.traffic import Traffic, write_first
 from headwater.cli.demo.view import KINDS, View
 from headwater.cli.demo.watch import Watch
+from headwater.embedded import EmbeddedNats
 from headwater.postgres.connect import Connection, describe
 from headwater.postgres.statements import fetch_sync
 
 
-def run(connection: Connection, url: str, nats_url: str, seconds: float, view: View, *, is_private: bool) -> Report:
-    """Write for so many seconds, deliver it all by way of NATS, and say how source and target compare."""
+def run(connection: Connection, url: str, nats: EmbeddedNats, seconds: float, view: View, *, is_private: bool) -> Report:
+    """Write for so many seconds, deliver it all by way of NATS, and say how source and target compare; then sell."""
     version = connection.info.parameter_status("server_version") or "?"
     server = Server(describe(url), version.split()[0], is_private)
     view.step(f"Creating tables, a slot and a second database on PostgreSQL {server.version}")
     with staged(connection, url) as stage, TemporaryDirectory(prefix="headwater-demo-") as directory:
         gauge, (begin,) = Gauge(connection, stage.target), fetch_sync(connection, wal_position())
-        route = Route(url, nats_url, stage.target_url, f"{directory}/checkpoint", stage.tables)
+        route = Route(url, nats.url, stage.target_url, f"{directory}/checkpoint", stage.tables)
         with Delivery(route, view.step) as delivery:
             delivery.wait_until_running()
             view.step("Delivering a first batch")
@@ -41,8 +43,9 @@ def run(connection: Connection, url: str, nats_url: str, seconds: float, view: V
             took = time.monotonic() - began
         view.step("Comparing source and target, row by row")
         tables = _compare(connection, stage, delivery, traffic)
+        events = relay_events(stage.target_url, nats, view)
     wal = Wal((traffic.end or begin) - begin, gauge.peak_retained, gauge.retained, gauge.behind)
-    return _report(server, tables, delivery, traffic, watch, wal, took)
+    return _report(server, tables, delivery, traffic, watch, wal, events, took)
 
 
 def _server_clock(connection: Connection) -> Callable[[], datetime]:
@@ -66,7 +69,14 @@ def _compare(source: Connection, stage: Stage, delivery: Delivery, traffic: Traf
 
 
 def _report(
-    server: Server, tables: list[TableReport], delivery: Delivery, traffic: Traffic, watch: Watch, wal: Wal, took: float
+    server: Server,
+    tables: list[TableReport],
+    delivery: Delivery,
+    traffic: Traffic,
+    watch: Watch,
+    wal: Wal,
+    events: EventReport,
+    took: float,
 ) -> Report:
     lags = watch.tally.lags
     return Report(
@@ -80,5 +90,6 @@ def _report(
         large=watch.large or Large(0, 0.0),
         lag=Lag(percentile(lags, 0.5), percentile(lags, 0.99), max(lags, default=0.0)),
         wal=wal,
+        events=events,
         seconds=0.0,
     )

@@ -87,6 +87,12 @@ def _facts(report: Report) -> Table:
         f"{human_bytes(report.wal.written)} written, {human_bytes(report.wal.unconfirmed)} unconfirmed, "
         f"up to {human_bytes(report.wal.peak_retained)} kept for the slot",
     )
+    events = report.events
+    facts.add_row(
+        "outbox",
+        f"{events.committed:,} events committed, {events.while_away:,} of them while NATS was dead for "
+        f"{_time(events.away_seconds)}; {events.arrived:,} arrived, {events.lost:,} lost, {events.repeated:,} repeated",
+    )
     facts.add_row("took", f"{report.seconds:.1f} s, all in")
     return facts
 
@@ -98,9 +104,9 @@ def _place(server: Server) -> str:
 def _verdict(report: Report) -> Text:
     if report.is_equal:
         rows = sum(table.comparison.equal for table in report.tables)
-        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and target."
+        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and target, and no event was lost."
         return Text(text, style="bold green")
-    return Text("\n".join(["The target is NOT equal to the source:", *report.differences]), style="bold red")
+    return Text("\n".join(["Something was lost or changed on the way:", *report.differences]), style="bold red")
 
 
 def _next() -> Table:

@@ -105,3 +105,21 @@ def read_rows(table: Table, columns: Sequence[str]) -> Statement[None]:
     """All rows of a table; the row factory is left to the caller."""
     listed = sql.SQL(", ").join(map(sql.Identifier, columns))
     return SQL["read_rows"].compose(columns=listed, table=sql.Identifier(table.schema, table.name))
+
+
+def create_shop() -> Statement[None]:
+    """In the target."""
+    return SQL["create_shop"].compose()
+
+
+def write_sale(customer: int) -> Statement[int]:
+    """Gives the number of the sale."""
+    return SQL["write_sale"].bind(int, customer=customer)
+
+
+def list_events() -> Statement[str]:
+    return SQL["list_events"].bind(str)
+
+
+def count_waiting() -> Statement[int]:
+    return SQL["count_waiting"].bind(int)

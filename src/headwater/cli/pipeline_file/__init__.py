@@ -1,5 +1,6 @@
-"""The pipeline file, `headwater.toml`: read, filled from the environment, and checked, before anything starts."""
+"""The pipeline file, `headwater.toml`: read, filled from the environment, and checked, before anything starts.
 
-from headwater.cli.pipeline_file.load import load
+`load.load` reads it; `brokers` and `values` are for other files, too, and load nothing of Spark.
+"""
 
-__all__ = ["load"]
+__all__: list[str] = []

@@ -2,43 +2,15 @@
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from headwater.cli.pipeline_file.model import (
-    Columns,
-    ConsoleSink,
-    File,
-    KafkaSink,
-    NatsSink,
-    NoopSink,
-    OutboxSource,
-    ParquetSink,
-    PostgresSink,
-    RabbitmqSink,
-    ServiceBusSink,
-    Source,
-    Transform,
-)
 from headwater.cli.pipeline_file.values import Path
 
-_SINKS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
-    {
-        "postgres": PostgresSink,
-        "parquet": ParquetSink,
-        "nats": NatsSink,
-        "rabbitmq": RabbitmqSink,
-        "servicebus": ServiceBusSink,
-        "kafka": KafkaSink,
-        "console": ConsoleSink,
-        "noop": NoopSink,
-    }
-)
-_SOURCES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({"changes": Source, "outbox": OutboxSource})
-_SECTIONS: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({"source": Source, "transform": Transform})
 _NAME_PATTERN: Final = "must be 1 to 63 letters, digits, `_`, `-` and `.`, and begin with a letter or a digit"
 _PLAIN: Final = MappingProxyType(
     {
@@ -51,9 +23,43 @@ _PLAIN: Final = MappingProxyType(
 )
 
 
-def complaints(error: ValidationError) -> list[tuple[Path, str]]:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which keys a file may have, and where.
+
+    `kinds` are tables, or lists of tables, whose keys are told by their `type`; `sections` are tables where a key that
+    stands in the wrong place may belong to, and `inner` those within others.
+    """
+
+    file: type[BaseModel]
+    kinds: Mapping[str, Mapping[str, type[BaseModel]]]
+    sections: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    inner: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+
+    def path(self, details: ErrorDetails) -> Path:
+        """Where a fault is; pydantic puts the type of a table behind its place, which the file does not."""
+        location = details["loc"]
+        if location and location[0] in self.kinds:
+            tag = 2 if len(location) > 1 and isinstance(location[1], int) else 1
+            if len(location) > tag and location[tag] in self.kinds[str(location[0])]:
+                location = (*location[:tag], *location[tag + 1 :])
+        return (*location, "type") if details["type"].startswith("union_tag") else location
+
+    def keys(self, location: Path) -> list[str]:
+        """Those that there are beside an unknown one."""
+        *tables, _ = (part for part in location if isinstance(part, str))
+        model = self.file
+        for place, part in enumerate(tables):
+            kinds = self.kinds.get(tables[place - 1], {}) if place == 1 else {}
+            model = kinds.get(part) or self.inner.get(part) or self.sections.get(part) or model
+        return list(model.model_fields)
+
+
+def complaints(error: ValidationError, shape: Shape) -> list[tuple[Path, str]]:
     """All that pydantic found, each as the path to the key and what is wrong there. No value of the file is repeated."""
-    found = [(_path(details), _fault(details)) for details in error.errors(include_url=False, include_input=False)]
+    found = [
+        (shape.path(details), _fault(details, shape)) for details in error.errors(include_url=False, include_input=False)
+    ]
     # Of a list whose entries are wrong pydantic says that it is empty, too.
     return [
         (path, fault)
@@ -68,29 +74,17 @@ def shown(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _path(details: ErrorDetails) -> Path:
-    """Where the fault is; pydantic puts the type of a sink or source behind its place, which the file does not."""
-    location = details["loc"]
-    if location[:1] == ("source",) and len(location) > 1 and location[1] in _SOURCES:
-        return (location[0], *location[2:])
-    if location[:1] == ("sinks",) and len(location) > 2:
-        return (*location[:2], *location[3:])
-    if details["type"].startswith("union_tag"):
-        return (*location, "type")
-    return location
-
-
-def _fault(details: ErrorDetails) -> str:
+def _fault(details: ErrorDetails, shape: Shape) -> str:
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
-            return _unknown(details["loc"])
-        case "union_tag_invalid" if details["loc"] == ("source",):
-            return f"must be one of {', '.join(_SOURCES)}"
-        case "missing" | "union_tag_not_found":
-            return "is missing" + (f"; write one of {', '.join(_SINKS)}" if details["type"] != "missing" else "")
+            return _unknown(details["loc"], shape)
+        case "missing":
+            return "is missing"
+        case "union_tag_not_found":
+            return f"is missing; write one of {', '.join(shape.kinds[str(details['loc'][0])])}"
         case "union_tag_invalid":
-            return f"must be one of {', '.join(_SINKS)}"
+            return f"must be one of {', '.join(shape.kinds[str(details['loc'][0])])}"
         case "enum":
             return f"must be {str(context['expected']).replace(chr(39), '')}"
         case "too_short":
@@ -111,30 +105,15 @@ def _plain(message: str) -> str:
     )
 
 
-def _unknown(location: Path) -> str:
+def _unknown(location: Path, shape: Shape) -> str:
     *_, key = location
-    keys = _keys(location)
+    keys = shape.keys(location)
     near = difflib.get_close_matches(str(key), keys, n=1)
     if near:
         return f"there is no such key; did you mean `{near[0]}`?"
-    if key in File.model_fields:
+    if key in shape.file.model_fields:
         return "there is no such key here; it belongs to the top of the file"
-    for section, model in _SECTIONS.items():
+    for section, model in shape.sections.items():
         if key in model.model_fields:
             return f"there is no such key here; it belongs to [{section}]"
     return f"there is no such key; there are {', '.join(keys)}"
-
-
-def _keys(location: Path) -> list[str]:
-    match location:
-        case ("sinks", int(), str(kind), _):
-            model: type[BaseModel] = _SINKS[kind]
-        case ("source", str(kind), "columns", _):
-            model = Columns
-        case ("source", str(kind), _) if kind in _SOURCES:
-            model = _SOURCES[kind]
-        case (str(section), _) if section in _SECTIONS:
-            model = _SECTIONS[section]
-        case _:
-            model = File
-    return list(model.model_fields)

@@ -3,40 +3,26 @@
 from datetime import timedelta
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from headwater.brokers.nats.streams import Retention
-from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
+from headwater.cli.pipeline_file.brokers import (
+    Duration,
+    KafkaSink,
+    NatsTarget,
+    RabbitmqSink,
+    Section,
+    ServiceBusSink,
+    Size,
+    read_duration,
+    read_table,
+)
+from headwater.cli.pipeline_file.values import Toml
 from headwater.outbox.columns import OUTBOX_TABLE
 from headwater.spark.settings import MIB, Encoding, LaneRule, OutboxLanes, SchemaChanges, SlotLossRule, SnapshotRule
 
 
-def _read_size(value: Toml) -> Toml:
-    return parse_size(value) if isinstance(value, str) else value
-
-
-def _read_duration(value: Toml) -> timedelta:
-    if not isinstance(value, str):
-        raise ValueError("must be a duration such as 500ms, 2s or 1m")
-    return parse_duration(value)
-
-
 def _read_skew(value: Toml) -> timedelta:
-    return -_read_duration(value[1:]) if isinstance(value, str) and value.startswith("-") else _read_duration(value)
-
-
-def _read_spark(value: Toml) -> Toml:
-    return dict(flatten(value)) if isinstance(value, dict) else value
-
-
-Size: TypeAlias = Annotated[int, BeforeValidator(_read_size)]
-Duration: TypeAlias = Annotated[timedelta, BeforeValidator(_read_duration)]
-
-
-class Section(BaseModel):
-    """A table of the file: no other keys than its own, and no value ever repeated in an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    return -read_duration(value[1:]) if isinstance(value, str) and value.startswith("-") else read_duration(value)
 
 
 class Source(Section):
@@ -69,7 +55,7 @@ class Columns(Section):
     xid: str | None = None
     topic_value: str | None = None
     type_value: str | None = None
-    header_columns: dict[str, str] = {}
+    header_columns: dict[str, str] = Field(default_factory=dict)
 
 
 class OutboxSource(Section):
@@ -109,7 +95,7 @@ class Transform(Section):
     filter: str | None = None
     sql: str | None = None
     function: str | None = None
-    mask: dict[str, str] = {}
+    mask: dict[str, str] = Field(default_factory=dict)
     hash: tuple[str, ...] = ()
     salt: str = ""
 
@@ -146,82 +132,15 @@ class NoopSink(Section):
     name: str = "noop"
 
 
-class NatsSink(Section):
-    """`[[sinks]]` of type nats."""
+class NatsSink(NatsTarget):
+    """`[[sinks]]` of type nats, which carries changes of tables on the Creek wire."""
 
-    type: Literal["nats"]
-    name: str = "nats"
-    url: str
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-    nkey_file: str | None = None
-    creds_file: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_first: bool = False
-    timeout: Duration = timedelta(seconds=30)
-    max_pending: int = 4000
     namespace: str = "CREEK"
     generation: Literal[1, 2] = 1
     encoding: Encoding = Encoding.CREEK
     cloudevents: bool = False
-    replicas: int | None = None
-    max_age: Duration | None = None
-    max_bytes: Size | None = None
-    max_msgs: int | None = None
-    retention: Retention | None = None
     requests: bool = True
     requests_tables: tuple[str, ...] = ()
-    subject: str = "{topic}"
-    stream: str | None = None
-    stream_subjects: tuple[str, ...] = ()
-    event_source: str = "headwater"
-
-
-class RabbitmqSink(Section):
-    """`[[sinks]]` of type rabbitmq."""
-
-    type: Literal["rabbitmq"]
-    name: str = "rabbitmq"
-    url: str
-    exchange: str = ""
-    routing_key: str = "{topic}"
-    mandatory: bool = True
-    declare: bool = False
-    event_source: str = "headwater"
-    timeout: Duration = timedelta(seconds=30)
-    heartbeat: Duration = timedelta(seconds=30)
-    max_pending: int = 5000
-    max_bytes: Size = 128 * MIB
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-
-
-class ServiceBusSink(Section):
-    """`[[sinks]]` of type servicebus."""
-
-    type: Literal["servicebus"]
-    name: str = "servicebus"
-    connection_string: str
-    entity: str = "{topic}"
-    sessions: bool = True
-    event_source: str = "headwater"
-    timeout: Duration = timedelta(seconds=30)
-
-
-class KafkaSink(Section):
-    """`[[sinks]]` of type kafka; `settings` are librdkafka's own."""
-
-    type: Literal["kafka"]
-    name: str = "kafka"
-    bootstrap_servers: str
-    topic: str = "{topic}"
-    event_source: str = "headwater"
-    timeout: Duration = timedelta(seconds=30)
-    settings: Annotated[dict[str, str], BeforeValidator(_read_spark)] = {}
 
 
 AnySink: TypeAlias = Annotated[
@@ -241,4 +160,4 @@ class File(Section):
     source: AnySource
     transform: Transform | None = None
     sinks: Annotated[tuple[AnySink, ...], Field(min_length=1)]
-    spark: Annotated[dict[str, str], BeforeValidator(_read_spark)] = {}
+    spark: Annotated[dict[str, str], BeforeValidator(read_table)] = Field(default_factory=dict)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import KafkaError
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.brokers.kafka import KafkaAccess, KafkaBroker
 from headwater.errors import BrokerError, BrokerUnavailable, SettingsError
 from tests.conformance.brokers import CREATED_AT_TEXT, message, messages, numbered
@@ -301,3 +301,47 @@ def test_what_the_client_says_goes_to_the_log_and_not_to_the_terminal(cluster, h
         broker.publish(messages(message("orders")))
     assert {record.name for record in caplog.records} == {"headwater.brokers.kafka.producer"}
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("error", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD])
+def test_an_offer_finds_the_message_that_is_rejected_in_its_batch_and_the_others_are_stored_once(cluster, broker, error):
+    rows = keyed(20, keys=1)
+    broker.offer(messages(message("bills")))
+    cluster.fail_requests(PRODUCE, error, 0, 0, error)
+    offered = broker.offer(messages(*rows))
+    assert (offered.stored, [one.index for one in offered.refused], offered.left) == (19, [2], ())
+    assert sorted(one.value() for one in cluster.messages("orders")) == [row["payload"] for row in rows[:2] + rows[3:]]
+
+
+def test_a_topic_that_takes_nothing_holds_up_no_message_of_another(cluster, access):
+    cluster.fail_topic("bills", KafkaError.UNKNOWN_TOPIC_OR_PART)
+    rows = [row for pair in zip(numbered("bills", 50), numbered("orders", 50), strict=True) for row in pair]
+    with KafkaBroker(replace(access, timeout=timedelta(seconds=3))) as broker:
+        offered = broker.offer(messages(*rows))
+    assert (offered.stored, [one.index for one in offered.refused]) == (50, list(range(0, 100, 2)))
+    assert offered.left == ()
+
+
+def test_an_offer_to_a_cluster_that_goes_away_is_left_and_the_next_one_is_an_error_before_anything_is_sent(cluster, hasty):
+    with KafkaBroker(hasty) as broker:
+        assert broker.offer(messages(message("orders", b"1"))) == Offered(1)
+        cluster.stop()
+        offered = broker.offer(messages(message("orders", b"2")))
+        assert [(one.index, one.was_sent) for one in offered.left] == [(0, True)]
+        with pytest.raises(BrokerUnavailable):
+            broker.offer(messages(message("orders", b"2")))
+        cluster.start()
+        assert broker.offer(messages(message("orders", b"2"))) == Offered(1)
+    assert b"2" in [one.value() for one in cluster.messages("orders")]
+
+
+def test_a_fatal_error_leaves_what_is_open_and_the_next_offer_has_a_new_producer(cluster, broker):
+    rows = keyed(10)
+    broker.offer(messages(message("bills")))
+    cluster.fail_requests(PRODUCE, KafkaError.INVALID_PRODUCER_EPOCH)
+    offered = broker.offer(messages(*rows))
+    assert offered.stored + len(offered.left) == 10
+    assert offered.left
+    again = [rows[one.index] for one in offered.left]
+    assert broker.offer(messages(*again)) == Offered(len(again))
+    assert {one.value() for one in cluster.messages("orders")} == {row["payload"] for row in rows}

@@ -3,18 +3,20 @@
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.brokers.nats import Link, NatsAccess, stream_info
 from headwater.brokers.nats.broker import NatsBroker, NatsBrokerSettings
 from headwater.brokers.nats.streams import StreamLimits, call
 from headwater.errors import BrokerUnavailable, SettingsError
 from tests.conformance.brokers import message, messages, numbered
 from tests.integration.brokers.nats.messages import Stream, fresh_stream
+from tests.proxy import Proxy
 
 
 @pytest.fixture
@@ -138,3 +140,46 @@ def test_nothing_is_connected_before_something_is_published():
 def test_settings_that_cannot_be_are_refused(settings, reason):
     with pytest.raises(SettingsError, match=reason):
         NatsBrokerSettings(**settings)
+
+
+def test_a_full_stream_holds_up_no_message_of_a_healthy_one(access, open_broker):
+    with fresh_stream(access) as full, fresh_stream(access) as healthy:
+        full.update(max_msgs=1, discard="new")
+        broker = open_broker()
+        assert broker.offer(messages(message(full.subject("a")))) == Offered(1)
+        rows = [
+            row
+            for pair in zip(numbered(full.subject("a"), 300), numbered(healthy.subject("a"), 300), strict=True)
+            for row in pair
+        ]
+        offered = broker.offer(messages(*rows))
+        assert (offered.stored, [one.index for one in offered.left]) == (300, list(range(0, 600, 2)))
+        assert {(one.was_sent, one.was_answered) for one in offered.left} == {(True, True)}
+        assert "raise its limits" in offered.left[0].reason
+        assert healthy.payloads() == [row["payload"] for row in rows[1::2]]
+        full.update(max_msgs=-1)
+        again = [rows[one.index] for one in offered.left]
+        assert broker.offer(messages(*again)) == Offered(300)
+
+
+def test_a_stream_that_was_deleted_leaves_its_messages_and_the_next_offer_finds_it_out(open_broker, stream):
+    broker = open_broker()
+    row = message(stream.subject("a"))
+    assert broker.offer(messages(row)) == Offered(1)
+    stream.delete()
+    offered = broker.offer(messages(row))
+    assert [(one.index, one.was_sent) for one in offered.left] == [(0, True)]
+    assert "unroutable" in broker.offer(messages(row)).refused[0].reason
+
+
+def test_an_offer_that_is_never_answered_is_left_after_the_timeout(access, open_broker, stream):
+    rows = numbered(stream.subject("a"), 20)
+    with Proxy(access.url) as proxy:
+        broker = open_broker(replace(access, url=proxy.url, timeout=timedelta(seconds=1)))
+        assert broker.offer(messages(*rows[:10])) == Offered(10)
+        proxy.freeze()
+        offered = broker.offer(messages(*rows[10:]))
+        assert [(one.index, one.was_sent) for one in offered.left] == [(index, True) for index in range(10)]
+        assert "no answer" in offered.left[0].reason
+        assert broker.offer(messages(*rows[10:])) == Offered(10)
+    assert sorted(stream.payloads()) == [row["payload"] for row in rows]

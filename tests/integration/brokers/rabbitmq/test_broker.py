@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.errors import BrokerError, BrokerUnavailable
 from tests.conformance.brokers import message, messages, numbered
 from tests.proxy import Proxy
@@ -21,6 +21,27 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.timeout(60)
 
 HASTY = timedelta(seconds=1)
+
+
+class CutAfterConfirms(Proxy):
+    """Cuts everything once so many bytes of answers have come through, and lets none through after them."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.let_through: int | None = None
+
+    def _pump(self, source: socket.socket, target: socket.socket, frozen: Event) -> None:
+        is_answer = source.getpeername()[1] == self._target[1]
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if is_answer and self.let_through is not None:
+                    data = data[: self.let_through]
+                    self.let_through -= len(data)
+                target.sendall(data)
+                if self.let_through == 0:
+                    self.let_through = None
+                    self.cut()
+            target.shutdown(socket.SHUT_RDWR)
 
 
 class Counting(Proxy):
@@ -285,3 +306,144 @@ def test_a_broker_that_was_used_works_in_a_forked_process_too(open_broker, queue
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert broker.publish(messages(message(topic, b"parent again"))) == Published(1)
     assert held(topic) == [b"parent", b"child", b"parent again"]
+
+
+def full_queue(queue, length: int) -> str:
+    return str(queue(x_max_length=length, x_overflow="reject-publish"))
+
+
+def test_an_offer_leaves_what_a_full_queue_refuses_with_the_remedy(open_broker, queue, held):
+    rows = numbered(full_queue(queue, 10), 50)
+    offered = open_broker().offer(messages(*rows))
+    kept = held(rows[0]["topic"])
+    assert (offered.stored, offered.refused, len(offered.left)) == (len(kept), (), 50 - len(kept))
+    # The queue learns of its limit a little late.
+    assert 10 <= len(kept) < 50
+    assert kept == [row["payload"] for place, row in enumerate(rows) if place not in {one.index for one in offered.left}]
+    assert {(one.was_sent, one.was_answered) for one in offered.left} == {(True, True)}
+    assert "raise its limits" in offered.left[0].reason
+
+
+def test_a_full_queue_holds_up_no_message_of_a_healthy_one(open_broker, queue, held):
+    full, healthy = full_queue(queue, 1), queue()
+    broker = open_broker()
+    assert broker.offer(messages(message(full))) == Offered(1)
+    rows = [row for pair in zip(numbered(full, 500), numbered(healthy, 500), strict=True) for row in pair]
+    offered = broker.offer(messages(*rows))
+    assert (offered.stored, [one.index for one in offered.left]) == (500, list(range(0, 1000, 2)))
+    assert held(healthy) == as_sent(rows[1::2])
+
+
+def test_what_was_left_is_taken_when_there_is_room_again(open_broker, queue, held):
+    rows = numbered(full_queue(queue, 1), 2)
+    broker = open_broker()
+    assert broker.offer(messages(rows[0])) == Offered(1)
+    assert [one.index for one in broker.offer(messages(rows[1])).left] == [0]
+    assert held(rows[0]["topic"]) == as_sent(rows[:1])
+    assert broker.offer(messages(rows[1])) == Offered(1)
+
+
+def test_stored_refused_and_left_stand_side_by_side(open_broker, queue, held):
+    full, healthy = full_queue(queue, 1), queue()
+    broker = open_broker(max_bytes=100)
+    broker.offer(messages(message(full)))
+    rows = [
+        message(full),
+        message("nowhere"),
+        message(healthy, b"1"),
+        message(healthy, b"x" * 101),
+        message(healthy, headers={"CC": "other"}),
+        message(healthy, b"2"),
+    ]
+    offered = broker.offer(messages(*rows))
+    assert offered.stored == 2
+    assert [one.index for one in offered.refused] == [1, 3, 4]
+    assert [(one.index, one.was_sent) for one in offered.left] == [(0, True)]
+    assert held(healthy) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("frames", [0, 1, 30])
+def test_what_was_confirmed_before_the_connection_was_cut_is_stored_and_the_rest_left(
+    rabbitmq, open_broker, queue, held, frames
+):
+    topic = queue()
+    with CutAfterConfirms(rabbitmq.url) as proxy:
+        broker = open_broker(url=proxy.url, max_pending=10)
+        assert broker.offer(messages(message(topic, b"first"))) == Offered(1)
+        # A confirm is 21 bytes; the last one that comes is cut in two.
+        proxy.let_through = 21 * frames + 5
+        rows = numbered(topic, 1000)
+        offered = broker.offer(messages(*rows))
+    assert offered.stored >= frames
+    assert [one.index for one in offered.left] == list(range(offered.stored, 1000))
+    was_sent = [one.was_sent for one in offered.left]
+    assert was_sent == sorted(was_sent, reverse=True)
+    assert 0 < sum(was_sent) <= 10, "what was beyond the window was never sent"
+    assert "lost the connection" in offered.left[0].reason
+    assert not set(as_sent(rows[: offered.stored])) - set(held(topic))
+
+
+def test_an_offer_that_is_never_confirmed_is_left_after_the_timeout(rabbitmq, open_broker, queue):
+    rows = numbered(queue(), 20)
+    with Proxy(rabbitmq.url) as proxy:
+        broker = open_broker(url=proxy.url, timeout=HASTY)
+        assert broker.offer(messages(*rows[:10])) == Offered(10)
+        proxy.freeze()
+        offered = broker.offer(messages(*rows[10:]))
+        assert offered.stored == 0
+        assert [(one.index, one.was_sent) for one in offered.left] == [(index, True) for index in range(10)]
+        assert not any(one.was_answered for one in offered.left)
+        assert "confirmed none of the 10 messages under way" in offered.left[0].reason
+        assert broker.offer(messages(*rows[10:])) == Offered(10)
+
+
+def test_a_broker_out_of_memory_leaves_what_it_was_sent_and_is_sent_no_more_until_it_has_room(
+    rabbitmq, open_broker, queue, held
+):
+    topic, broker = queue(), open_broker(timeout=HASTY)
+    assert broker.offer(messages(message(topic, b"before"))) == Offered(1)
+    rabbitmq.control("set_vm_memory_high_watermark", "0.000001")
+    try:
+        # Only who sends something is told.
+        offered = broker.offer(messages(message(topic, b"told")))
+        assert [(one.index, one.was_sent) for one in offered.left] == [(0, True)]
+        assert "low on memory" in offered.left[0].reason
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match="low on memory"):
+                broker.offer(messages(message(topic, b"never")))
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    eventually(lambda: is_taken(broker, message(topic, b"after")))
+    kept = held(topic)
+    assert b"never" not in kept
+    assert [kept[0], kept[-1]] == [b"before", b"after"]
+
+
+def is_taken(broker, row) -> bool:
+    try:
+        return bool(broker.offer(messages(row)).stored)
+    except BrokerUnavailable:
+        return False
+
+
+def test_a_channel_that_the_server_closes_leaves_the_messages_with_its_reason(open_broker):
+    offered = open_broker(exchange="nowhere").offer(messages(message("a"), message("b")))
+    assert [(one.index, one.was_sent) for one in offered.left] == [(0, True), (1, True)]
+    assert "no exchange 'nowhere'" in offered.left[0].reason
+
+
+def test_a_limit_that_an_offer_learns_of_leaves_the_others_for_the_next(open_broker, queue, held):
+    topic, broker = queue(), open_broker()
+    rows = [message(topic, b"x" * (MAX_MESSAGE_BYTES + 1)), message(topic, b"1")]
+    first = broker.offer(messages(*rows))
+    assert [one.index for one in first.refused] == [0]
+    assert first.stored + len(first.left) == 1
+    second = broker.offer(messages(*rows))
+    assert (second.stored, [one.index for one in second.refused], second.left) == (1, [0], ())
+    assert b"1" in held(topic)
+
+
+def test_queues_are_made_for_offers_when_that_is_wanted(open_broker, held):
+    topic = f"made-{uuid.uuid4().hex}"
+    assert open_broker(declare=True).offer(messages(*numbered(topic, 5))) == Offered(5)
+    assert held(topic) == as_sent(numbered(topic, 5))

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.brokers.base import Published
+from headwater.brokers.base import Offered, Published
 from headwater.brokers.servicebus import ServiceBusAccess, ServiceBusBroker
 from headwater.errors import BrokerError, BrokerUnavailable
 from tests.conformance.brokers import CREATED_AT_TEXT, message, messages, numbered
@@ -342,3 +342,41 @@ def test_the_sdk_says_nothing_while_things_fail(double, broker, caplog):
     double.plan(DropConnection(), DropLink(), Reject("com.microsoft:timeout"))
     assert broker.publish(messages(*numbered("orders", 10))) == Published(10)
     assert caplog.records == []
+
+
+def test_an_entity_that_is_full_holds_up_no_message_of_another(double, broker):
+    double.plan(Reject("amqp:resource-limit-exceeded"))
+    rows = [row for pair in zip(numbered("bills", 10), numbered("orders", 10), strict=True) for row in pair]
+    offered = broker.offer(messages(*rows))
+    assert (offered.stored, [one.index for one in offered.left]) == (10, list(range(0, 20, 2)))
+    assert {(one.was_sent, one.was_answered) for one in offered.left} == {(True, True)}
+    assert "it is full" in offered.left[0].reason
+    assert payloads(double) == expected(10)
+    assert double.transfers == 2
+
+
+@pytest.mark.parametrize("fault", [BUSY, NeverSettle(is_stored=False), DropLink(), DropConnection(is_stored=True)])
+def test_an_offer_sends_a_batch_once_and_leaves_what_comes_behind_it(double, broker, fault):
+    double.plan(Accept(), fault)
+    offered = broker.offer(messages(*wide(600)))
+    per_batch = sum(one.transfer == 1 for one in double.messages("orders"))
+    assert [one.index for one in offered.left] == list(range(per_batch, 600))
+    assert offered.stored == per_batch
+    was_sent = [one.was_sent for one in offered.left]
+    assert was_sent == sorted(was_sent, reverse=True)
+    assert 0 < sum(was_sent) <= per_batch
+    assert [one.was_answered for one in offered.left] == [fault is BUSY and one.was_sent for one in offered.left]
+    assert double.transfers == 2
+    again = [wide(600)[one.index] for one in offered.left]
+    assert broker.offer(messages(*again)) == Offered(len(again))
+    assert sorted(set(payloads(double))) == expected(600)
+
+
+def test_offers_to_many_slow_entities_end_in_about_the_timeout(double, hasty):
+    double.otherwise = Delay(0.4)
+    rows = [message(f"entity{number}", b"%d" % number) for number in range(12)]
+    with ServiceBusBroker(hasty) as broker:
+        offered = broker.offer(messages(*rows))
+    assert 0 < offered.stored < 12
+    assert [one.was_sent for one in offered.left] == [False] * (12 - offered.stored)
+    assert "did not settle all messages within 1.5 s" in offered.left[0].reason

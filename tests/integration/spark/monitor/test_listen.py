@@ -14,10 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SettingsError
+from headwater.http import bind
 from headwater.model import Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.migrate import Component, migrate
-from headwater.spark.monitor import Listener, Watch, bind
+from headwater.spark.monitor import Listener, Watch
 from headwater.spark.reporter import Delivered, Reporter
 from headwater.spark.settings import ChangesSettings, NoopSinkSettings, PipelineSettings
 from headwater.spark.sinks.sink import Written

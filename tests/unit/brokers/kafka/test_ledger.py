@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.brokers.base import Published, Refused
+from headwater.brokers.base import Left, Published, Refused
 from headwater.brokers.kafka.ledger import Ledger
 
 MESSAGES = st.lists(
@@ -45,4 +45,23 @@ def test_once_all_is_settled_each_message_is_stored_or_refused(messages):
     while (place := ledger.first_open()) is not None:
         ledger.store(place)
     refused = tuple(Refused(place, "no") for place, (_, _, state) in enumerate(messages) if state == "no")
-    assert ledger.result() == Published(len(messages) - len(refused), 0, refused)
+    assert ledger.published() == Published(len(messages) - len(refused), 0, refused)
+
+
+@given(MESSAGES, st.integers(0, 20))
+def test_what_is_still_open_is_left_with_its_own_reason_or_that_of_all(messages, sent):
+    ledger = ledger_of(messages)
+    places = [place for place, (_, _, state) in enumerate(messages) if state == "open"]
+    for place in places[::2]:
+        ledger.give_back(place, f"came back {place}", was_answered=place % 2 == 0)
+    offered = ledger.offered(sent, "cut")
+    assert offered.left == tuple(
+        Left(
+            place,
+            "cut" if at % 2 else f"came back {place}",
+            was_sent=place < sent,
+            was_answered=at % 2 == 0 and place % 2 == 0,
+        )
+        for at, place in enumerate(places)
+    )
+    assert offered.stored + len(offered.refused) + len(offered.left) == len(messages)

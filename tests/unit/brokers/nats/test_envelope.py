@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.brokers.columns import FEW
 from headwater.brokers.nats.envelope import forbidden, header_lines, subject_problem
 from tests.conformance.brokers import CREATED_AT_TEXT, message, messages
 
@@ -11,7 +12,9 @@ texts = st.text(max_size=40) | st.sampled_from(["a\r\nb: c\r\n\r\n", " x ", "%",
 
 
 def lines(row) -> list[tuple[str, str]]:
+    """Those of one message; they are the same whether it is alone, or one of many."""
     (text,) = header_lines(messages(row), "urn:a b").to_pylist()
+    assert header_lines(messages(*[row] * (FEW + 1)), "urn:a b").to_pylist() == [text] * (FEW + 1)
     assert text.endswith(b"\r\n")
     parts = text.decode("ascii").split("\r\n")[:-1]
     return [(name, value) for name, _, value in (part.partition(": ") for part in parts)]
@@ -57,8 +60,9 @@ def test_a_message_without_key_has_no_line_for_it():
         ({"headers": {"CE-Id": "1"}}, "attribute of the event"),
     ],
 )
-def test_what_nats_cannot_carry_is_refused_by_its_place(values, reason):
-    rows = [message("t", headers={"x": "y"}), message("t") | values, message("t", headers={"x": "y"})]
+@pytest.mark.parametrize("others", [1, FEW])
+def test_what_nats_cannot_carry_is_refused_by_its_place(values, reason, others):
+    rows = [message("t", headers={"x": "y"}), message("t") | values, *[message("t", headers={"x": "y"})] * others]
     refused = forbidden(messages(*rows))
     assert list(refused) == [1]
     assert reason in refused[1]

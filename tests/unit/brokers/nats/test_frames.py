@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.brokers.columns import FEW
 from headwater.brokers.nats import Outgoing
 from headwater.brokers.nats.frames import build_frames
 from headwater.errors import SettingsError
@@ -19,7 +20,13 @@ def written(subject: str, reply: str, message: tuple[str, bytes, bytes | None]) 
     return line + headers + payload + b"\r\n"
 
 
-@given(st.lists(st.tuples(ids, st.binary(max_size=50), lines), min_size=1, max_size=5), st.integers(0, 10**6), st.booleans())
+# Few are built one by one, and many by columns.
+some = st.tuples(
+    st.lists(st.tuples(ids, st.binary(max_size=50), lines), min_size=1, max_size=5), st.sampled_from([1, FEW + 1])
+).map(lambda made: made[0] * made[1])
+
+
+@given(some, st.integers(0, 10**6), st.booleans())
 def test_a_block_is_what_its_messages_are_one_by_one(messages, first, has_headers):
     names, payloads, more = zip(*messages, strict=True)
     headers = pa.array(more, pa.binary()) if has_headers else None
@@ -35,8 +42,10 @@ def test_a_block_is_what_its_messages_are_one_by_one(messages, first, has_header
     assert outgoing.sizes().tolist() == sizes
 
 
-@given(st.lists(st.tuples(ids, st.sampled_from(["a", "b.c", "größe"])), min_size=1, max_size=5))
-def test_each_message_may_have_a_subject_of_its_own(messages):
+@pytest.mark.parametrize("times", [1, FEW + 1])
+@given(made=st.lists(st.tuples(ids, st.sampled_from(["a", "b.c", "größe"])), min_size=1, max_size=5))
+def test_each_message_may_have_a_subject_of_its_own(times, made):
+    messages = made * times
     names, subjects = zip(*messages, strict=True)
     payloads = pa.array([b"x"] * len(messages), pa.binary())
     outgoing = Outgoing("all of them", pa.array(names), payloads, subjects=pa.array(subjects))

@@ -170,3 +170,11 @@ def test_whatever_is_lost_all_messages_are_stored_whole_and_their_last_copies_in
     assert last == sorted(last)
     assert reassembled(stream.messages, starts) == {index for index in range(count) if starts[index]}
     assert ledger.result().stored + ledger.result().duplicates == count
+
+
+def test_where_the_order_is_of_no_interest_any_sequence_is_as_good():
+    ledger = Ledger(5)
+    ledger.store(np.array([4, 0]), np.array([False, True]))
+    ledger.refuse(2, 10054, "too large")
+    assert ledger.open().tolist() == [1, 3]
+    assert ledger.result() == Published(1, 1, (Refused(2, 10054, "too large"),))

@@ -1,9 +1,12 @@
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
+from headwater.brokers.columns import FEW
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.brokers.rabbitmq.envelope import envelop, too_large
+from headwater.model import Messages
 from tests.conformance.brokers import message, messages
 
 ACCESS = RabbitmqAccess(url="amqp://host")
@@ -22,8 +25,9 @@ ACCESS = RabbitmqAccess(url="amqp://host")
         ({"headers": {"cloudEvents:id": "mine"}}, "attribute of the event"),
     ],
 )
-def test_what_amqp_cannot_hold_is_refused_by_its_place(values, reason):
-    rows = [message("q", headers={"x": "y"}), message("q") | values, message("q", headers={"x": "y"})]
+@pytest.mark.parametrize("others", [1, FEW])
+def test_what_amqp_cannot_hold_is_refused_by_its_place(values, reason, others):
+    rows = [message("q", headers={"x": "y"}), message("q") | values, *[message("q", headers={"x": "y"})] * others]
     refused = envelop(messages(*rows), ACCESS).refused
     assert list(refused) == [1]
     assert reason in refused[1]
@@ -48,8 +52,17 @@ def test_payloads_and_headers_beyond_the_limits_are_told_with_their_sizes():
     assert "more than a frame of 4096 bytes" in found[2]
 
 
-def test_a_time_before_1970_is_none_that_amqp_can_hold():
+@pytest.mark.parametrize("count", [1, FEW + 1])
+def test_a_time_before_1970_is_none_that_amqp_can_hold(count):
     row = message("q", created_at=datetime(1960, 1, 1, tzinfo=UTC))
-    (properties,) = envelop(messages(row), ACCESS).outgoing.properties.to_pylist()
+    properties = envelop(messages(*[row] * count), ACCESS).outgoing.properties.to_pylist()[-1]
     assert b"1960-01-01T00:00:00.000000Z" in properties
     assert properties.endswith(bytes(8) + b"\x0bOrderPlaced")
+
+
+def test_a_time_beyond_python_s_calendar_is_written_all_the_same():
+    far = pa.array([400_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    made = messages(message("q")).rows
+    rows = Messages(made.set_column(made.schema.get_field_index("created_at"), made.schema.field("created_at"), far))
+    (properties,) = envelop(rows, ACCESS).outgoing.properties.to_pylist()
+    assert b"14645-06-30T15:06:40.000000Z" in properties

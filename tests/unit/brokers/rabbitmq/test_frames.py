@@ -7,6 +7,7 @@ from pika import frame
 from pika.spec import Basic, BasicProperties
 
 from headwater.brokers.base import cloud_event
+from headwater.brokers.columns import FEW
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.brokers.rabbitmq.envelope import envelop
 from headwater.brokers.rabbitmq.frames import Outgoing, build_frames
@@ -46,7 +47,13 @@ def as_pika_writes(row, exchange: str, is_mandatory: bool, channel: int, frame_m
     return b"".join(one.marshal() for one in frames)
 
 
-@given(st.lists(rows, min_size=1, max_size=5), st.booleans(), st.sampled_from(["", "shop"]), st.integers(1, 65535))
+# Few are built one by one, and many by columns.
+@given(
+    st.tuples(st.lists(rows, min_size=1, max_size=5), st.sampled_from([1, FEW + 1])).map(lambda some: some[0] * some[1]),
+    st.booleans(),
+    st.sampled_from(["", "shop"]),
+    st.integers(1, 65535),
+)
 def test_a_block_is_what_pika_writes_message_by_message(made, is_mandatory, exchange, channel):
     access = RabbitmqAccess(url="amqp://host", exchange=exchange, mandatory=is_mandatory, source=SOURCE)
     outgoing = envelop(messages(*made), access).outgoing

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.brokers.base import Published, Refused
+from headwater.brokers.base import Left, Offered, Published, Refused
 from headwater.brokers.rabbitmq.ledger import Confirms, Ledger
 
 # An answer: the tag, whether it is for all up to it, and whether they are stored.
@@ -43,7 +43,8 @@ def test_confirms_are_those_of_one_message_after_the_other(first_tag, rounds):
             assert confirms.low == simple.low()
     assert confirms.stored.tolist() == [place for place, state in enumerate(simple.states) if state]
     nacked = [place for place, state in enumerate(simple.states) if state is False]
-    assert confirms.first_nacked == (nacked[0] if nacked else None)
+    assert confirms.nacked.tolist() == nacked
+    assert confirms.count_waiting == simple.states.count(None)
 
 
 def test_an_ack_of_many_leaves_what_was_refused_before_it():
@@ -51,7 +52,7 @@ def test_an_ack_of_many_leaves_what_was_refused_before_it():
     confirms.register(5)
     confirms.settle(2, is_multiple=False, is_stored=False)
     confirms.settle(5, is_multiple=True, is_stored=True)
-    assert (confirms.low, confirms.stored.tolist(), confirms.first_nacked) == (5, [0, 2, 3, 4], 1)
+    assert (confirms.low, confirms.stored.tolist(), confirms.nacked.tolist()) == (5, [0, 2, 3, 4], [1])
 
 
 def test_a_nack_of_many_leaves_what_was_stored_before_it():
@@ -59,7 +60,7 @@ def test_a_nack_of_many_leaves_what_was_stored_before_it():
     confirms.register(4)
     confirms.settle(1, is_multiple=False, is_stored=True)
     confirms.settle(3, is_multiple=True, is_stored=False)
-    assert (confirms.low, confirms.stored.tolist(), confirms.first_nacked) == (3, [0], 1)
+    assert (confirms.low, confirms.stored.tolist(), confirms.nacked.tolist()) == (3, [0], [1, 2])
 
 
 def test_what_is_not_published_yet_cannot_be_settled():
@@ -76,7 +77,7 @@ def test_answers_to_what_was_published_before_are_left_alone():
     confirms.register(3)
     confirms.settle(10, is_multiple=False, is_stored=False)
     confirms.settle(10, is_multiple=True, is_stored=False)
-    assert (confirms.low, confirms.first_nacked) == (0, None)
+    assert (confirms.low, confirms.nacked.tolist()) == (0, [])
 
 
 def test_many_answers_in_reverse_are_found_when_the_first_comes():
@@ -101,7 +102,7 @@ def test_what_is_stored_behind_an_open_message_is_sent_again():
     assert ledger.first_open() == 1
     ledger.rewind()
     assert ledger.open().tolist() == [1, 2, 3, 4]
-    assert ledger.result() == Published(1)
+    assert ledger.published() == Published(1)
 
 
 def test_what_is_refused_is_never_sent_again_nor_counted_as_stored():
@@ -112,14 +113,14 @@ def test_what_is_refused_is_never_sent_again_nor_counted_as_stored():
     assert ledger.open().tolist() == [2, 3]
     ledger.store(np.array([2, 3]))
     assert ledger.first_open() is None
-    assert ledger.result() == Published(3, 0, (Refused(1, "no queue"),))
+    assert ledger.published() == Published(3, 0, (Refused(1, "no queue"),))
 
 
 def test_the_first_reason_counts():
     ledger = Ledger(1)
     ledger.refuse(0, "too large")
     ledger.refuse(0, "no queue")
-    assert ledger.result().refused == (Refused(0, "too large"),)
+    assert ledger.published().refused == (Refused(0, "too large"),)
 
 
 @given(st.integers(1, 30), st.data())
@@ -127,7 +128,7 @@ def test_whatever_happens_nothing_is_stored_behind_an_open_message_after_a_rewin
     ledger = Ledger(count)
     for index in data.draw(st.sets(st.integers(0, count - 1))):
         ledger.refuse(index, "never")
-    refused = {one.index for one in ledger.result().refused}
+    refused = {one.index for one in ledger.published().refused}
     while ledger.first_open() is not None:
         sent = ledger.open()
         stored = data.draw(st.sets(st.sampled_from(sent.tolist()), min_size=1))
@@ -139,4 +140,19 @@ def test_whatever_happens_nothing_is_stored_behind_an_open_message_after_a_rewin
             # Otherwise this has no end.
             ledger.store(np.array([first]))
             ledger.rewind()
-    assert ledger.result().stored == count - len(refused)
+    assert ledger.published().stored == count - len(refused)
+
+
+def test_what_is_open_can_be_left_and_what_is_settled_cannot():
+    ledger = Ledger(5)
+    ledger.refuse(0, "no queue")
+    ledger.store(np.array([2]))
+    ledger.leave(np.array([3]), "full", was_sent=True)
+    ledger.leave(np.arange(5), "cut", was_sent=False)
+    assert ledger.offered() == Offered(
+        1,
+        0,
+        (Refused(0, "no queue"),),
+        (Left(1, "cut", was_sent=False), Left(3, "full", was_sent=True), Left(4, "cut", was_sent=False)),
+    )
+    assert ledger.first_open() is None

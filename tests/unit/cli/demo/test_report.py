@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from headwater.cli.demo.compare import Comparison
+from headwater.cli.demo.events import EventReport
 from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
 from headwater.cli.demo.show import print_report
 from headwater.cli.demo.tally import Large
@@ -28,6 +29,16 @@ def report():
         large=Large(1000, 0.5),
         lag=Lag(median=0.125, p99=1.5, largest=2.0),
         wal=Wal(written=3 * 1024 * 1024, peak_retained=2048, retained=1024, unconfirmed=0),
+        events=EventReport(
+            committed=500,
+            rolled_back=40,
+            while_away=170,
+            arrived=500,
+            lost=0,
+            repeated=0,
+            away_seconds=1.6,
+            drained_seconds=0.25,
+        ),
         seconds=12.0,
     )
 
@@ -66,8 +77,19 @@ def test_a_row_that_is_not_equal_is_a_difference(report):
     assert with_table(report, comparison=wrong).differences == ["item id=4 is missing in the target"]
 
 
+def test_an_event_that_is_lost_or_came_twice_is_a_difference(report):
+    lost = dataclasses.replace(report, events=dataclasses.replace(report.events, lost=2))
+    twice = dataclasses.replace(report, events=dataclasses.replace(report.events, repeated=1))
+
+    assert lost.differences == ["2 of 500 events of the outbox are lost, 0 came twice"]
+    assert twice.differences == ["0 of 500 events of the outbox are lost, 1 came twice"]
+
+
 def test_the_report_for_programs_has_all_figures(report):
     given = report.as_json()
+
+    assert given["events"]["while_away"] == 170
+    assert given["events"]["away_seconds"] == 1.6
 
     assert given["equal"] is True
     assert given["tables"] == {
@@ -86,7 +108,7 @@ def test_the_report_for_people_says_that_all_is_equal_and_what_to_try_next(repor
     print_report(report)
 
     text = capsys.readouterr().out
-    assert "All 1,200 rows of 1 tables are equal in source and target." in text
+    assert "All 1,200 rows of 1 tables are equal in source and target, and no event was lost." in text
     assert "1,000 rows, in the target 0.5 s after the commit: 2,000 rows/s" in text
     assert "median 125 ms, 99 % within 1.5 s, at most 2.0 s" in text
     assert "headwater init" in text
@@ -97,7 +119,7 @@ def test_the_report_for_people_names_every_difference_instead(report, capsys):
     print_report(with_table(report, delivered=1202))
 
     text = capsys.readouterr().out
-    assert "The target is NOT equal to the source:" in text
+    assert "Something was lost or changed on the way:" in text
     assert "item: 1,203 changes were written, 1,202 delivered" in text
     assert "are equal" not in text
     assert "none delivered" not in text

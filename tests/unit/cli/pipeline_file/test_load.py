@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.brokers.nats.streams import StreamLimits
-from headwater.cli.pipeline_file import load
+from headwater.cli.pipeline_file.load import load
 from headwater.errors import SettingsError
 from headwater.postgres.connect import complete
 from headwater.spark.settings import (

@@ -274,3 +274,16 @@ $$;
 
 -- name: last_applied
 select max(subscription.timestamp) from _creek_consumer.subscriptions as subscription;
+
+-- name: create_shop
+-- In the target, once it is compared: what events are about.
+create table headwater_demo.sale (id bigint generated always as identity primary key, customer integer not null);
+
+-- name: write_sale
+insert into headwater_demo.sale (customer) values (%(customer)s) returning id;
+
+-- name: list_events
+select id::text from headwater.outbox_message;
+
+-- name: count_waiting
+select count(*) from headwater.outbox_message where status = 'pending';

@@ -1,0 +1,98 @@
+"""The file of `headwater outbox relay`: the database, the broker, and the numbers of the relay, checked before it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, create_model
+
+from headwater.brokers.registry import BrokerAccess
+from headwater.cli.pipeline_file.brokers import (
+    Duration,
+    KafkaSink,
+    NatsTarget,
+    RabbitmqSink,
+    Section,
+    ServiceBusSink,
+    Size,
+    access_of,
+)
+from headwater.cli.pipeline_file.complaint import Shape
+from headwater.cli.pipeline_file.reading import Faults, read, refused
+from headwater.http import parse_listen
+from headwater.outbox import RelaySettings
+from headwater.postgres.connect import complete
+
+# How the kinds of values of the settings are written in a file.
+_WRITTEN: Final[Mapping[object, Any]] = {
+    int: int,
+    bool: bool,
+    timedelta: Duration,
+    timedelta | None: Literal["never"] | Duration,
+}
+
+
+def _section() -> type[Section]:
+    """`[relay]`: the settings by their own names, each with the default that it has there."""
+    keys: dict[str, Any] = {
+        one.name: (Size if one.name == "max_bytes" else _WRITTEN[one.type], one.default) for one in fields(RelaySettings)
+    }
+    return create_model("RelaySection", __base__=Section, __doc__="`[relay]`.", **keys)
+
+
+RelaySection: Final = _section()
+
+AnyTarget: TypeAlias = Annotated[NatsTarget | RabbitmqSink | ServiceBusSink | KafkaSink, Field(discriminator="type")]
+
+
+class File(Section):
+    """The whole file."""
+
+    url: str = ""
+    listen: str | None = None
+    broker: AnyTarget
+    relay: RelaySection = RelaySection()  # type: ignore[valid-type] # made of the settings, which mypy cannot follow
+
+
+_SHAPE: Final = Shape(
+    File,
+    kinds={"broker": {"nats": NatsTarget, "rabbitmq": RabbitmqSink, "servicebus": ServiceBusSink, "kafka": KafkaSink}},
+    sections={"relay": RelaySection},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayFile:
+    """A relay as a file describes it."""
+
+    url: str
+    broker: BrokerAccess
+    settings: RelaySettings
+    listen: str | None
+
+
+def load_relay(path: Path, environ: Mapping[str, str]) -> RelayFile:
+    """The relay that a file describes; raises SettingsError with all that is wrong with it.
+
+    `environ` is what `${VARIABLE}` is taken from; relative paths are relative to the file.
+    """
+    missing = "name the file of the relay; `headwater outbox relay --help` shows one"
+    file = read(path, environ, File, _SHAPE, missing=missing)
+    faults = Faults()
+    with faults.at("url"):
+        complete(file.url)
+    with faults.at("listen"):
+        parse_listen(file.listen or "127.0.0.1:0")
+    with faults.at("relay"):
+        settings = RelaySettings(**_given(file.relay))
+    with faults.at("broker"):
+        broker = access_of(file.broker, path.parent)
+    if faults.found:
+        raise refused(path, faults.found)
+    return RelayFile(file.url, broker, settings, file.listen)
+
+
+def _given(relay: BaseModel) -> dict[str, Any]:
+    return {name: None if value == "never" else value for name, value in relay.model_dump().items()}

@@ -1,0 +1,171 @@
+"""Sending what waits in a queue over one connection to the broker: as much at once as has come meanwhile."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from headwater.brokers.base import Left, Offered
+from headwater.errors import BrokerError, HeadwaterError
+from headwater.outbox.relay.availability import Availability
+from headwater.outbox.relay.backoff import full_jitter
+from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.entry import Entry
+from headwater.outbox.relay.ledger import Ledger
+from headwater.outbox.relay.messages import as_messages
+from headwater.outbox.relay.outcome import Judge, Outcome, Unpublished
+from headwater.outbox.relay.retry import RetryQueue, Suspects, sendable
+from headwater.outbox.relay.saver import Saver
+from headwater.outbox.relay.settings import RelaySettings
+from headwater.outbox.relay.thread import BrokerThread
+from headwater.outbox.relay.tracing import SendSpans
+
+_log = logging.getLogger(__name__)
+
+# While the broker is away; short, since what is lost is the time after it is well again.
+_ABSENCE: Final = (timedelta(milliseconds=100), timedelta(seconds=2))
+
+
+class Queue(Protocol):
+    """Where entries wait: those of new transactions, or those that are tried again."""
+
+    def __len__(self) -> int: ...
+
+    async def take(self, most: int) -> list[Entry]: ...
+
+    def put_back(self, entries: Sequence[Entry]) -> None: ...
+
+    def take_expired(self, now: float) -> list[Entry]: ...
+
+
+class Desk:
+    """Where the outcome of an attempt is dealt with, for all who send."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it joins
+        self, judge: Judge, saver: Saver, retries: RetryQueue, suspects: Suspects, ledger: Ledger, counts: Counts
+    ) -> None:
+        self._judge, self._saver, self._retries, self._suspects = judge, saver, retries, suspects
+        self._ledger, self._counts = ledger, counts
+
+    async def wait_for_room(self) -> None:
+        await self._saver.wait_for_room()
+
+    def let_go(self, entries: Sequence[Entry]) -> None:
+        """Give back what is not sent in time."""
+        if entries:
+            self._counts.let_go += len(entries)
+            self._saver.release(entries)
+
+    def settle(self, entries: Sequence[Entry], offered: Offered) -> None:
+        """See to what becomes of the entries of an offer."""
+        try:
+            self._settle(entries, offered)
+        except BaseException:
+            # Nobody has them any more, so that whoever finds them in the table may.
+            self._ledger.remove(entries)
+            raise
+
+    def _settle(self, entries: Sequence[Entry], offered: Offered) -> None:
+        now = time.monotonic()
+        outcome = self._judge.judge(entries, offered, now)
+        self._suspects.clear(outcome.published)
+        self._suspects.blame(outcome.suspects)
+        rest = self._retries.put_later(outcome.again) if outcome.again else []
+        unpublished = outcome.unpublished + [Unpublished(entry, "pending", 0.0, None) for entry in rest]
+        self._saver.published(outcome.published)
+        self._saver.unpublished(unpublished)
+        self._count(outcome, unpublished, now)
+        self._counts.duplicates += offered.duplicates
+
+    def _count(self, outcome: Outcome, unpublished: Sequence[Unpublished], now: float) -> None:
+        counts = self._counts
+        counts.nacks += outcome.nacks
+        counts.returns += outcome.returns
+        counts.published += len(outcome.published)
+        dead = sum(one.status == "dead" for one in unpublished)
+        counts.dead += dead
+        counts.postponed += len(unpublished) - dead
+        for entry in outcome.published:
+            if entry.committed is not None:
+                counts.confirmed(now - entry.committed)
+
+
+class Publisher:
+    """Sends what a queue has, one window after another; while the broker is away, it knocks."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it joins
+        self,
+        queue: Queue,
+        broker: BrokerThread,
+        desk: Desk,
+        availability: Availability,
+        settings: RelaySettings,
+        counts: Counts,
+    ) -> None:
+        self._queue, self._broker, self._desk = queue, broker, desk
+        self._availability, self._settings, self._counts = availability, settings, counts
+        self._confirm_seconds = settings.confirm_timeout.total_seconds()
+        # To reach the broker, in a row.
+        self._failures = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._desk.wait_for_room()
+            if not self._availability.is_up and not await self._knock():
+                continue
+            entries = await self._queue.take(self._settings.window)
+            next_at = time.monotonic() + self._settings.send_every.total_seconds()
+            entries, late = sendable(entries, time.monotonic(), self._confirm_seconds)
+            self._desk.let_go(late)
+            if entries:
+                await self._send(entries)
+            await asyncio.sleep(max(next_at - time.monotonic(), 0))
+
+    async def _send(self, entries: list[Entry]) -> None:
+        spans = SendSpans(entries)
+        try:
+            offered = await self._offer(entries)
+        except BrokerError as exc:
+            spans.fail(str(exc))
+            # Nothing was sent. It waits here for the broker until its time is over.
+            self._queue.put_back(entries)
+            self._failures += 1
+            self._availability.lost(exc)
+        else:
+            spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
+            self._failures = 0
+            self._availability.found()
+            self._desk.settle(entries, offered)
+
+    async def _offer(self, entries: list[Entry]) -> Offered:
+        self._counts.in_flight += len(entries)
+        try:
+            return await self._broker.offer(lambda: as_messages(entries))
+        except HeadwaterError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever a message makes of a driver, it must not end the relay
+            _log.warning("an attempt failed with an error that is none of the broker's: %s", exc)
+            _log.debug("the attempt failed", exc_info=exc)
+            reason = f"{type(exc).__name__}: {exc}"
+            return Offered(0, left=tuple(Left(index, reason, was_sent=True) for index in range(len(entries))))
+        finally:
+            self._counts.in_flight -= len(entries)
+
+    async def _knock(self) -> bool:
+        """Wait a little, and find out whether the broker is back; with something to send, that is told by sending it."""
+        await asyncio.sleep(full_jitter(*_ABSENCE, max(self._failures, 1), random.random()))
+        self._desk.let_go(self._queue.take_expired(time.monotonic() + self._confirm_seconds))
+        if len(self._queue):
+            return True
+        try:
+            await self._broker.check()
+        except BrokerError as exc:
+            self._failures += 1
+            self._availability.lost(exc)
+            return False
+        self._failures = 0
+        self._availability.found()
+        return True

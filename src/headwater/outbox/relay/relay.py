@@ -1,0 +1,210 @@
+"""The relay inside of an application: events of committed transactions go to the broker without a query of the database.
+
+Four tasks, each of which may fail and is started again: the publisher sends what was just committed, the retry task what was
+not taken or was found in the table, the reviver finds it there, and the saver writes down what became of all of it.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
+from datetime import timedelta
+from typing import Any, Self
+
+import psycopg
+
+from headwater.brokers.registry import BrokerAccess, broker_from_url, open_broker
+from headwater.errors import OutboxError
+from headwater.outbox.checkpoint import require_outbox
+from headwater.outbox.event import EncodedEvent, Event, encode_events
+from headwater.outbox.relay.confirming import with_timeout
+from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.entry import LeasedEvent, microseconds
+from headwater.outbox.relay.leftover import Leftover
+from headwater.outbox.relay.maintenance import Maintenance
+from headwater.outbox.relay.ordered import RunningOrdered
+from headwater.outbox.relay.running import Running
+from headwater.outbox.relay.settings import LEASE_MARGIN, RelaySettings
+from headwater.outbox.relay.transaction import (
+    Lease,
+    RelayTransaction,
+    RelayTransactionSync,
+    open_transaction,
+    open_transaction_sync,
+)
+from headwater.outbox.served import begin_serving
+from headwater.outbox.trace import trace_headers
+from headwater.postgres.connect import complete, connect, connect_sync, translated
+
+_log = logging.getLogger(__name__)
+
+
+class OutboxRelay:
+    """Relays the events of `headwater.outbox_message` in the database of `url` to a broker.
+
+    It is started and stopped in one event loop; transactions may use it from any thread. Before the start and after the stop
+    their events are written all the same, and sent by a relay that finds them in the table.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        broker: str | BrokerAccess,
+        settings: RelaySettings | None = None,
+        *,
+        instance: str | None = None,
+    ) -> None:
+        self._url = complete(url)
+        self.settings = settings or RelaySettings()
+        access = broker_from_url(broker) if isinstance(broker, str) else broker
+        self._access = with_timeout(access, self.settings.confirm_timeout)
+        # Of one start of one process: two that shared a name would share their leases.
+        self.instance = instance or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.counts = Counts()
+        self._running: Running | RunningOrdered | None = None
+        self._ended: asyncio.Event | None = None
+        self._stopping: asyncio.Task[Leftover] | None = None
+        self._failure: BaseException | None = None
+        self._open: dict[object, RelayTransaction] = {}
+        self._open_sync: dict[object, RelayTransactionSync] = {}
+
+    def __repr__(self) -> str:
+        return f"OutboxRelay({self.instance!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None and self._running.is_taking
+
+    @property
+    def max_bytes(self) -> int:
+        return self.settings.max_bytes
+
+    @property
+    def fills(self) -> dict[str, int]:
+        """How many events wait in each queue."""
+        running = self._running
+        return {"intake": 0, "retry": 0, "save": 0} if running is None else running.fills
+
+    async def start(self) -> None:
+        """Begin to relay; the broker need not be there yet. Raises OutboxError if a pipeline delivers the same table."""
+        if self._running is not None:
+            raise OutboxError("the relay is running already; stop it first")
+        await asyncio.to_thread(self._check_schema)
+        with translated(self._url):
+            connection = await connect(self._url)
+            async with connection:
+                serving = await begin_serving(
+                    connection, self.settings.lane_count, skip_existing=self.settings.skip_existing
+                )
+        if serving.skipped:
+            _log.info("%d events that were there before the first relay are not delivered", serving.skipped)
+        brokers = [open_broker(self._access) for _ in range(2)]
+        self._failure, self._stopping, self._ended = None, None, asyncio.Event()
+        kind = RunningOrdered if self.settings.order_by_key else Running
+        self._running = kind(self._url, brokers, self.instance, self.settings, self.counts)
+        self._running.start()
+        self._running.supervisor.start("maintenance", Maintenance(self._url, self.settings).run)
+        self._guard = asyncio.create_task(self._watch(self._running), name="outbox relay")
+
+    async def stop(self, deadline: timedelta | None = None) -> Leftover:
+        """Take nothing more, and finish what there is within a time; says what was left over."""
+        running = self._running
+        if running is None:
+            return Leftover()
+        if self._stopping is None:
+            seconds = (deadline or self.settings.stop_within).total_seconds()
+            self._stopping = asyncio.create_task(running.stop(seconds), name="outbox relay stops")
+        leftover = await asyncio.shield(self._stopping)
+        await self._guard
+        return leftover
+
+    async def wait(self) -> None:
+        """Return when the relay has stopped; raise RelayFailed if it did so because it could not go on."""
+        if self._ended is not None:
+            await self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AbstractAsyncContextManager[RelayTransaction]:
+        """A transaction of the application; what is published in it is sent once it has committed.
+
+        Inside of another one on the same connection it is a savepoint. A connection with a transaction open that is not the
+        relay's is refused with OutboxError.
+        """
+        return open_transaction(connection, self, self._open)
+
+    def transaction_sync(self, connection: psycopg.Connection[Any]) -> AbstractContextManager[RelayTransactionSync]:
+        """`transaction` for a connection that is not async."""
+        return open_transaction_sync(connection, self, self._open_sync)
+
+    def prepare(self, events: Sequence[Event | EncodedEvent]) -> list[LeasedEvent]:
+        """Events checked, encoded and leased, for those who write the rows by themselves; raises OutboxError.
+
+        It does no I/O, and any thread may call it. The lease runs from now on: write them soon before the commit.
+        """
+        trace, lease = trace_headers(), self.lease(len(events))
+        made = iter(encode_events([one for one in events if isinstance(one, Event)], trace, self.settings.max_bytes))
+        encoded = [one if isinstance(one, EncodedEvent) else next(made) for one in events]
+        return [LeasedEvent(event, lease.instance, lease.seconds, lease.deadline) for event in encoded]
+
+    def hand_over(self, events: Sequence[LeasedEvent]) -> None:
+        """Events whose transaction has committed; never waits and never raises, and any thread may call it."""
+        is_lacking = False
+        for one in events:
+            if one.locked_by is None or one.created_at is None:
+                is_lacking = True
+            else:
+                lease = Lease(one.locked_by, one.lease_seconds, one.deadline)
+                self.take([one.event], [microseconds(one.created_at)], lease)
+        if is_lacking:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the table searched at once: something was committed there that nobody holds."""
+        if (running := self._running) is not None:
+            running.wake()
+
+    def lease(self, events: int) -> Lease:
+        """What so many rows that are written now say of who sends them: this instance, if it has room for them."""
+        running, lease = self._running, self.settings.lease
+        if running is None or not running.has_room(events):
+            return Lease(None, None, 0.0)
+        return Lease(self.instance, lease.total_seconds(), time.monotonic() + (lease - LEASE_MARGIN).total_seconds())
+
+    def take(self, events: Sequence[EncodedEvent], created_us: Sequence[int], lease: Lease) -> None:
+        """Events that are committed, with the lease that their rows have."""
+        running = self._running
+        if running is None:
+            return
+        if lease.instance is None:
+            running.wake()
+        else:
+            running.take(events, created_us, lease.deadline)
+
+    def _check_schema(self) -> None:
+        with closing(connect_sync(self._url)) as connection:
+            require_outbox(connection)
+
+    async def _watch(self, running: Running | RunningOrdered) -> None:
+        """Clean up when the relay ends, by itself or because it was told to."""
+        try:
+            await running.supervisor.wait()
+        except Exception as exc:  # noqa: BLE001 - it is raised by `wait`
+            self._failure = exc
+            if self._stopping is None:
+                self._stopping = asyncio.create_task(running.stop(self.settings.stop_within.total_seconds()))
+            await self._stopping
+        self._running = None
+        assert self._ended is not None
+        self._ended.set()

@@ -1,0 +1,185 @@
+"""Relays inside of applications whose broker is away, refuses, does not know where messages go, or never confirms.
+
+Nothing is lost, those who write notice nothing, and what may come twice is counted.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from threading import Event
+
+import psycopg
+import pytest
+
+from headwater.brokers.rabbitmq import RabbitmqAccess
+from headwater.embedded import EmbeddedPostgres
+from headwater.outbox.checkpoint import prepare_outbox
+from headwater.outbox.statements import list_dead, revive_dead
+from headwater.postgres.connect import connect_sync
+from headwater.postgres.statements import execute_sync, fetch_sync
+from tests.outbox import Message, Queue, queue_access, tally
+from tests.proxy import Proxy
+from tests.rabbitmq import RabbitmqNode
+from tests.relaying import RelayProducer, RelayThread, events_of, require_none_lost, statuses, wait_until_settled
+from tests.servers import fresh_database
+from tests.waiting import eventually
+
+LONG = os.environ.get("HEADWATER_LONG") == "1"
+SOME = 30_000 if LONG else 500
+OUTAGE_SECONDS = 60 if LONG else 5
+
+pytestmark = pytest.mark.timeout(1800 if LONG else 300)
+
+Note = Callable[[str, object], None]
+
+
+@pytest.fixture
+def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with fresh_database(postgres18.url) as url:
+        prepare_outbox(url)
+        yield url
+
+
+@pytest.fixture
+def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
+    with Queue(rabbitmq) as queue:
+        yield queue
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+def test_a_broker_that_is_away_in_the_middle_costs_no_event_and_holds_up_no_transaction(
+    source: str, rabbitmq: RabbitmqNode, queue: Queue, record_property: Note, ordered: bool
+) -> None:
+    with Proxy(rabbitmq.url) as proxy:
+        with RelayThread(source, queue_access(proxy.url, queue), order_by_key=ordered) as running:
+            with RelayProducer(running.relay, source, "sales") as producer:
+                queue.wait_for_more(SOME)
+                proxy.refuse = True
+                proxy.cut()
+                before = len(producer.committed)
+                Event().wait(OUTAGE_SECONDS)
+                meanwhile = len(producer.committed) - before
+                proxy.refuse = False
+                queue.wait_for_more(SOME)
+            queue.wait_for(producer.committed, running.require_life, seconds=300)
+            found = wait_until_settled(source)
+    counted = tally(producer.committed, queue.arrived)
+    order = ", in the order of keys" if ordered else ""
+    said = f"relay, broker away for {OUTAGE_SECONDS} s, {meanwhile} messages committed meanwhile{order}"
+    record_property("counts", f"{said}: {counted}")
+    require_none_lost(counted)
+    assert (counted.disordered == 0) or not ordered
+    assert meanwhile > 0
+    # However long it was away, that alone makes no event a dead one.
+    assert found == {"published": counted.committed}
+
+
+def test_events_that_a_full_queue_refuses_come_when_there_is_room(
+    source: str, rabbitmq: RabbitmqNode, record_property: Note
+) -> None:
+    with Queue(rabbitmq, x_max_length=100, x_overflow="reject-publish") as queue:
+        with RelayThread(source, queue_access(rabbitmq.url, queue)) as running:
+            with RelayProducer(running.relay, source, "sales") as producer:
+                producer.wait_for_more(SOME)
+                eventually(lambda: running.relay.counts.nacks > 100)
+                queue.open()
+            queue.wait_for(producer.committed, running.require_life, seconds=240)
+            found = wait_until_settled(source)
+            nacks = running.relay.counts.nacks
+        counted = tally(producer.committed, queue.arrived)
+    record_property("counts", f"relay, {nacks} nacks of a full queue: {counted}")
+    require_none_lost(counted)
+    # A nack is an answer: what was refused was not stored, and what was stored is not sent again.
+    assert counted.repeated == 0
+    assert found == {"published": counted.committed}
+
+
+def test_one_in_a_hundred_that_nothing_is_bound_for_is_dead_and_comes_once_it_is(
+    source: str, rabbitmq: RabbitmqNode, queue: Queue, record_property: Note
+) -> None:
+    elsewhere = f"{queue.name}-elsewhere"
+    access = RabbitmqAccess(url=rabbitmq.url)
+    with RelayThread(source, access) as running, closing(psycopg.connect(source, autocommit=True)) as connection:
+        messages = [Message("", f"k{number % 7}", number) for number in range(2 * SOME)]
+        committed = []
+        for message in messages:
+            topic = elsewhere if message.number % 100 == 99 else queue.name
+            with running.relay.transaction_sync(connection) as tx:
+                id_ = tx.publish(topic, "Counted", message.payload, key=message.key)
+            committed.append(Message(str(id_), message.key, message.number))
+        lost_ones = [each for each in committed if each.number % 100 == 99]
+        queue.wait_for([each for each in committed if each not in lost_ones], running.require_life)
+        found = wait_until_settled(source)
+        assert found == {"published": len(committed) - len(lost_ones), "dead": len(lost_ones)}
+        with closing(connect_sync(source)) as own:
+            dead = fetch_sync(own, list_dead(1000))
+            assert sorted(str(each.id) for each in dead) == sorted(each.id for each in lost_ones)
+            assert all("unroutable" in (each.error or "") for each in dead), dead[0]
+            with rabbitmq.channel() as channel:
+                channel.queue_declare(elsewhere, durable=True)
+            execute_sync(own, revive_dead())
+        wait_until_settled(source)
+    with rabbitmq.channel() as channel:
+        late = int(channel.queue_delete(elsewhere).method.message_count)
+    counted = tally([each for each in committed if each not in lost_ones], queue.arrived)
+    record_property("counts", f"relay, 1 % unroutable, {late} of {len(lost_ones)} after they were revived: {counted}")
+    require_none_lost(counted)
+    assert (late, counted.repeated) == (len(lost_ones), 0)
+    assert statuses(source) == {"published": len(committed)}
+
+
+def test_a_connection_that_is_cut_between_publish_and_confirm_loses_nothing(
+    source: str, rabbitmq: RabbitmqNode, queue: Queue, record_property: Note
+) -> None:
+    with Proxy(rabbitmq.url) as proxy:
+        with RelayThread(source, queue_access(proxy.url, queue)) as running:
+            with RelayProducer(running.relay, source, "sales", is_fast=True) as producer:
+                for _ in range(5):
+                    queue.wait_for_more(SOME // 5)
+                    # The confirms of what is under way are swallowed, and then the connection ends.
+                    proxy.freeze()
+                    eventually(lambda: running.relay.counts.in_flight > 0)
+                    proxy.cut()
+                queue.wait_for_more(SOME // 5)
+            queue.wait_for(producer.committed, running.require_life, seconds=240)
+            found = wait_until_settled(source)
+    counted = tally(producer.committed, queue.arrived)
+    record_property("counts", f"relay, cut between publish and confirm five times: {counted}")
+    require_none_lost(counted)
+    assert found == {"published": counted.committed}
+
+
+def test_a_broker_that_takes_messages_and_never_confirms_blocks_nobody_and_loses_nothing(
+    source: str, rabbitmq: RabbitmqNode, queue: Queue, record_property: Note
+) -> None:
+    with Proxy(rabbitmq.url) as proxy:
+        access = queue_access(proxy.url, queue, timeout=timedelta(seconds=1))
+        with RelayThread(source, access) as running:
+            with RelayProducer(running.relay, source, "sales") as producer:
+                queue.wait_for_more(SOME // 5)
+                proxy.swallow = b"Counted"
+                eventually(lambda: running.relay.counts.nacks > 0, seconds=30)
+                producer.wait_for_more(SOME // 5)
+                proxy.swallow = None
+                # Later connections work again.
+                proxy.freeze()
+                queue.wait_for_more(SOME // 5)
+            queue.wait_for(producer.committed, running.require_life, seconds=240)
+            found = wait_until_settled(source)
+    counted = tally(producer.committed, queue.arrived)
+    record_property("counts", f"relay, a broker that never confirms for a while: {counted}")
+    require_none_lost(counted)
+    assert found == {"published": counted.committed}
+
+
+def test_an_unroutable_event_of_a_transaction_does_not_hold_up_the_others_of_it(
+    source: str, rabbitmq: RabbitmqNode, queue: Queue
+) -> None:
+    with RelayThread(source, RabbitmqAccess(url=rabbitmq.url)) as running:
+        with closing(psycopg.connect(source, autocommit=True)) as connection:
+            with running.relay.transaction_sync(connection) as tx:
+                tx.publish_many(events_of("nowhere-at-all", [Message("01932d3e-7d2b-7c3a-9d55-3c1f0e2b9a11", "k", 1)]))
+                tx.publish_many(events_of(queue.name, [Message("01932d3e-7d2b-7c3a-9d55-3c1f0e2b9a12", "k", 2)]))
+        queue.wait_for_more(1)
+        assert wait_until_settled(source) == {"published": 1, "dead": 1}

@@ -1,0 +1,322 @@
+"""What goes wrong with a broker or the database, and that nothing is lost by it."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from headwater.brokers.nats.access import NatsAccess
+from headwater.brokers.nats.broker import NatsBrokerSettings
+from headwater.brokers.rabbitmq import RabbitmqAccess
+from headwater.brokers.registry import NatsMessages
+from headwater.errors import RelayFailed
+from headwater.outbox import Event
+from headwater.outbox.relay.messages import as_messages
+from headwater.outbox.relay.outcome import Judge
+from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
+from tests.proxy import Proxy
+
+pytestmark = pytest.mark.timeout(90)
+
+SECOND = timedelta(seconds=1)
+
+
+async def publish_many(relay, client, topic, count):
+    async with relay.transaction(client) as tx:
+        return [str(id_) for id_ in await tx.publish_many([Event(topic, "Counted", number) for number in range(count)])]
+
+
+async def test_a_broker_that_is_away_at_the_start_gets_everything_when_it_comes(
+    start_relay, client, queue, outbox_url, rabbitmq
+):
+    arrived = queue()
+    with Proxy(rabbitmq.url) as proxy:
+        proxy.refuse = True
+        relay = await start_relay(RabbitmqAccess(url=proxy.url))
+        sent = await publish_many(relay, client, arrived.name, 20)
+        await eventually(lambda: not relay.counts.is_broker_up)
+        sent += await publish_many(relay, client, arrived.name, 20)
+        assert {row["locked_by"] for row in rows(outbox_url, "locked_by")} == {relay.instance, None}, (
+            "while it is away, rows are written for whoever finds them"
+        )
+        proxy.refuse = False
+        await eventually(lambda: statuses(outbox_url) == {"published": 40})
+    assert sorted(arrived.ids()) == sorted(sent), "each once"
+    assert {row["attempts"] for row in rows(outbox_url, "attempts")} == {1}, "an absence is no attempt"
+
+
+async def test_a_broker_that_goes_away_in_the_middle_loses_nothing_and_kills_nothing(
+    start_relay, client, queue, outbox_url, rabbitmq
+):
+    arrived = queue()
+    sent: list[str] = []
+    with Proxy(rabbitmq.url) as proxy:
+        relay = await start_relay(
+            RabbitmqAccess(url=proxy.url), lease=timedelta(seconds=4), confirm_timeout=SECOND, max_attempts=4
+        )
+        for round_ in range(3):
+            sent += await publish_many(relay, client, arrived.name, 50)
+            proxy.refuse = True
+            proxy.cut()
+            sent += await publish_many(relay, client, arrived.name, 50)
+            await eventually(lambda: not relay.counts.is_broker_up)
+            sent += await publish_many(relay, client, arrived.name, 50)
+            if round_ == 0:
+                # Longer than the lease: what is in memory is given back, not sent late.
+                await eventually(lambda: relay.counts.let_go >= 50 and relay.fills["intake"] == 0)
+            proxy.refuse = False
+            await eventually(lambda: relay.counts.is_broker_up)
+        await eventually(lambda: statuses(outbox_url) == {"published": 450}, seconds=30)
+    assert set(arrived.ids()) == set(sent)
+    assert relay.counts.dead == 0
+
+
+async def test_a_broker_that_never_confirms_holds_up_nobody_and_its_events_are_sent_again(
+    start_relay, client, queue, outbox_url, rabbitmq
+):
+    arrived = queue()
+    with Proxy(rabbitmq.url) as proxy:
+        relay = await start_relay(RabbitmqAccess(url=proxy.url), confirm_timeout=SECOND)
+        sent = await publish_many(relay, client, arrived.name, 1)
+        await eventually(lambda: statuses(outbox_url) == {"published": 1})
+        proxy.freeze()
+        sent += await publish_many(relay, client, arrived.name, 10)
+        await eventually(lambda: statuses(outbox_url) == {"published": 11})
+    assert set(arrived.ids()) == set(sent)
+    assert relay.counts.nacks == 10
+    assert [row["attempts"] for row in rows(outbox_url, "attempts")] == [1] + [2] * 10
+
+
+async def test_nacks_are_tried_again_until_there_is_room(start_relay, client, queue, outbox_url):
+    arrived = queue(x_max_length=5, x_overflow="reject-publish")
+    relay = await start_relay(retry_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=200))
+    sent = await publish_many(relay, client, arrived.name, 25)
+    await eventually(lambda: relay.counts.postponed >= 20)
+    waiting = rows(outbox_url, "attempts, error, locked_by", "status = 'pending' and locked_by is null")
+    assert all("does not take messages" in row["error"] and row["attempts"] >= 3 for row in waiting)
+    await eventually(lambda: arrived.ids() and statuses(outbox_url) == {"published": 25}, seconds=30)
+    assert sorted(arrived.ids()) == sorted(sent), "a nack is no publish, so that nothing comes twice"
+
+
+async def test_after_so_many_attempts_an_event_is_dead_and_kept_with_its_reason(start_relay, client, queue, outbox_url):
+    full = queue(x_max_length=1, x_overflow="reject-publish")
+    relay = await start_relay(max_attempts=5, retry_wait=timedelta(milliseconds=10), longest_wait=timedelta(milliseconds=20))
+    await publish_many(relay, client, full.name, 4)
+    await eventually(lambda: statuses(outbox_url) == {"published": 1, "dead": 3})
+    for row in rows(outbox_url, "attempts, error, locked_by", "status = 'dead'"):
+        assert row["attempts"] == 5
+        assert row["error"].startswith("given up after 5 attempts: ")
+        assert row["locked_by"] is None
+    assert relay.counts.dead == 3
+
+
+async def test_an_unroutable_event_is_dead_at_once_and_its_neighbours_arrive(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        sent = [str(await tx.publish(arrived.name, "Good", 1))]
+        await tx.publish("no-such-queue", "Lost", 2)
+        sent.append(str(await tx.publish(arrived.name, "Good", 3)))
+    await eventually(lambda: statuses(outbox_url) == {"published": 2, "dead": 1})
+    assert sorted(arrived.ids()) == sorted(sent)
+    (dead,) = rows(outbox_url, "attempts, error", "status = 'dead'")
+    assert dead["attempts"] == 1
+    assert "unroutable" in dead["error"]
+    assert relay.counts.returns == 1
+
+
+async def test_a_channel_that_the_server_closes_kills_no_event_until_its_attempts_are_used_up(
+    start_relay, client, outbox_url, rabbitmq
+):
+    """A missing exchange is told by closing the channel; when it is there, everything goes to it."""
+    relay = await start_relay(
+        RabbitmqAccess(url=rabbitmq.url, exchange="late-exchange", mandatory=False),
+        retry_wait=timedelta(milliseconds=50),
+        longest_wait=timedelta(milliseconds=200),
+        max_attempts=1000,
+    )
+    await publish_many(relay, client, "orders", 20)
+    await eventually(lambda: relay.counts.postponed >= 20)
+    assert "late-exchange" in rows(outbox_url, "error", "error is not null")[0]["error"]
+    with rabbitmq.channel() as channel:
+        channel.exchange_declare("late-exchange", durable=True)
+    await eventually(lambda: statuses(outbox_url) == {"published": 20}, seconds=30)
+
+
+async def test_a_message_that_no_connection_survives_does_not_take_its_neighbours_with_it(
+    start_relay, client, queue, outbox_url, rabbitmq
+):
+    arrived = queue()
+    with Poisoned(rabbitmq.url, b"poison") as proxy:
+        relay = await start_relay(
+            RabbitmqAccess(url=proxy.url),
+            confirm_timeout=SECOND,
+            retry_wait=timedelta(milliseconds=50),
+            longest_wait=timedelta(milliseconds=100),
+            max_attempts=8,
+        )
+        async with relay.transaction(client) as tx:
+            sent = [str(await tx.publish(arrived.name, "Good", number)) for number in range(30)]
+            await tx.publish(arrived.name, "Bad", "poison")
+            sent += [str(await tx.publish(arrived.name, "Good", number)) for number in range(30)]
+        await eventually(lambda: statuses(outbox_url) == {"published": 60, "dead": 1}, seconds=60)
+    assert set(arrived.ids()) == set(sent)
+
+
+class Poisoned(Proxy):
+    """Cuts the connections through it when some bytes come by."""
+
+    def __init__(self, url: str, poison: bytes) -> None:
+        super().__init__(url)
+        self._poison = poison
+
+    def _pump(self, source, target, frozen):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self._poison in data:
+                    self.cut()
+                target.sendall(data)
+
+
+async def test_credentials_that_are_refused_stop_the_relay_and_are_said(start_relay, client, outbox_url, rabbitmq):
+    relay = await start_relay(
+        RabbitmqAccess(url=rabbitmq.url.replace(rabbitmq.password, "wrong")), restarts=2, stop_within=SECOND
+    )
+    async with relay.transaction(client) as tx:
+        await tx.publish("orders", "Kept", {})
+    with pytest.raises(RelayFailed, match=r"publisher|retry") as failed:
+        await relay.wait()
+    assert "wrong" not in str(failed.value)
+    assert not relay.is_running
+    assert relay.counts.restarts == 2
+    async with relay.transaction(client) as tx:
+        await tx.publish("orders", "Kept", {})
+    assert [row["locked_by"] for row in rows(outbox_url, "locked_by")] == [None, None], "for whoever comes next"
+
+
+async def test_statuses_wait_while_the_database_is_away(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    with Proxy(outbox_url) as proxy:
+        relay = await start_relay(url=proxy.url, save_every=timedelta(milliseconds=300))
+        sent = await publish_many(relay, client, arrived.name, 30)
+        await eventually(lambda: relay.counts.published == 30)
+        proxy.refuse = True
+        proxy.cut()
+        sent += await publish_many(relay, client, arrived.name, 30)
+        await eventually(lambda: relay.counts.published == 60)
+        assert statuses(outbox_url) == {"pending": 60}
+        proxy.refuse = False
+        await eventually(lambda: statuses(outbox_url) == {"published": 60})
+    assert sorted(arrived.ids()) == sorted(sent), "each once: what is known is not forgotten"
+    assert relay.counts.suspected_duplicates == 0
+
+
+async def test_no_more_is_sent_than_can_be_remembered_while_the_database_is_away(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    with Proxy(outbox_url) as proxy:
+        relay = await start_relay(url=proxy.url, save_events=50, window=10, save_every=timedelta(milliseconds=300))
+        proxy.refuse = True
+        proxy.cut()
+        sent = await publish_many(relay, client, arrived.name, 200)
+        await eventually(lambda: relay.counts.published == 50)
+        await asyncio.to_thread(arrived.ids)
+        assert relay.counts.published == 50
+        proxy.refuse = False
+        await eventually(lambda: statuses(outbox_url) == {"published": 200})
+    assert sorted(arrived.ids()) == sorted(sent)
+
+
+async def test_backends_that_are_terminated_are_replaced(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay(save_every=timedelta(milliseconds=200))
+    sent = await publish_many(relay, client, arrived.name, 10)
+    others = "datname = current_database() and pid <> pg_backend_pid()"
+    await client.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}".encode())  # noqa: S608
+    sent += await publish_many(relay, client, arrived.name, 10)
+    await client.execute(
+        "insert into headwater.outbox_message (topic, type, payload) values (%s, 'Bare', '1')", [arrived.name]
+    )
+    await eventually(lambda: statuses(outbox_url) == {"published": 21})
+    assert set(arrived.ids()) > set(sent)
+
+
+async def test_a_row_that_is_published_already_when_it_is_marked_is_a_suspected_duplicate(
+    start_relay, client, queue, outbox_url
+):
+    arrived = queue()
+    relay = await start_relay(save_every=SECOND)
+    await publish_many(relay, client, arrived.name, 2)
+    await client.execute("update headwater.outbox_message set status = 'published'")
+    await eventually(lambda: relay.counts.saves == 1)
+    assert relay.counts.suspected_duplicates == 2
+
+
+async def test_nats_is_served_as_well(start_relay, client, nats, outbox_url):
+    broker = NatsMessages(access=NatsAccess(url=nats.url), settings=NatsBrokerSettings(stream="relayed"))
+    relay = await start_relay(broker)
+    await publish_many(relay, client, "relayed.orders", 100)
+    await eventually(lambda: statuses(outbox_url) == {"published": 100})
+    assert relay.counts.published == 100
+
+
+async def test_an_event_that_breaks_the_code_of_a_driver_is_dead_and_its_neighbours_arrive(
+    start_relay, client, queue, outbox_url, monkeypatch
+):
+    def fragile(entries):
+        if any("poison" in one.payload for one in entries):
+            raise ValueError("cannot digest \0 this")
+        return as_messages(entries)
+
+    monkeypatch.setattr("headwater.outbox.relay.publisher.as_messages", fragile)
+    arrived = queue()
+    relay = await start_relay(
+        retry_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=100), max_attempts=8
+    )
+    async with relay.transaction(client) as tx:
+        await tx.publish(arrived.name, "Bad", "poison")
+        sent = [str(await tx.publish(arrived.name, "Good", number)) for number in range(30)]
+    await eventually(lambda: statuses(outbox_url) == {"published": 30, "dead": 1}, seconds=30)
+    assert sorted(arrived.ids()) == sorted(sent)
+    assert rows(outbox_url, "error", "status = 'dead'")[0]["error"] == (
+        "given up after 8 attempts: ValueError: cannot digest  this"
+    )
+    assert relay.counts.restarts == 0
+
+
+async def test_what_a_task_had_when_it_failed_is_found_in_the_table(start_relay, client, queue, outbox_url, monkeypatch):
+    failures = iter([ZeroDivisionError("no luck")])
+    judge = Judge.judge
+
+    def unlucky(self, *given):
+        for failure in failures:
+            raise failure
+        return judge(self, *given)
+
+    monkeypatch.setattr(Judge, "judge", unlucky)
+    arrived = queue()
+    relay = await start_relay(lease=timedelta(seconds=4), confirm_timeout=SECOND, revive_every=timedelta(milliseconds=100))
+    sent = await publish_many(relay, client, arrived.name, 5)
+    await eventually(lambda: statuses(outbox_url) == {"published": 5})
+    assert relay.counts.restarts == 1
+    assert set(arrived.ids()) == set(sent)
+
+
+async def test_credentials_that_are_changed_while_it_runs_are_waited_for(start_relay, client, queue, outbox_url, rabbitmq):
+    arrived = queue()
+    rabbitmq.control("add_user", "passing", "first")
+    rabbitmq.control("set_permissions", "passing", ".*", ".*", ".*")
+    url = rabbitmq.url.replace(f"headwater:{rabbitmq.password}", "passing:first")
+    with Proxy(url) as proxy:
+        relay = await start_relay(RabbitmqAccess(url=proxy.url), restarts=0)
+        sent = await publish_many(relay, client, arrived.name, 1)
+        await eventually(lambda: statuses(outbox_url) == {"published": 1})
+        rabbitmq.control("change_password", "passing", "second")
+        proxy.cut()
+        sent += await publish_many(relay, client, arrived.name, 1)
+        await eventually(lambda: not relay.counts.is_broker_up)
+        rabbitmq.control("change_password", "passing", "first")
+        await eventually(lambda: statuses(outbox_url) == {"published": 2})
+    rabbitmq.control("delete_user", "passing")
+    assert set(arrived.ids()) == set(sent)
+    assert relay.is_running

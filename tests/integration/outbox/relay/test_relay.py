@@ -1,0 +1,284 @@
+"""The relay from the commit of a transaction to the broker and back to the table."""
+
+import asyncio
+import uuid
+
+import psycopg
+import pytest
+
+from headwater.brokers.rabbitmq import RabbitmqAccess
+from headwater.errors import OutboxError, SchemaError
+from headwater.outbox import Event, OutboxRelay, RelaySettings
+from headwater.outbox import publish as publish_plainly
+from tests.integration.outbox.relay.arrivals import eventually, partitions, rows, statuses
+
+# The first test waits for the servers.
+pytestmark = pytest.mark.timeout(90)
+
+
+async def test_an_event_of_a_committed_transaction_arrives_and_is_marked_as_published(
+    start_relay, client, queue, outbox_url
+):
+    arrived = queue()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        await tx.execute("create table orders (id int)")
+        id_ = await tx.publish(arrived.name, "OrderCreated", {"id": 17}, key="17", headers={"from": "shop"})
+    await eventually(lambda: arrived.ids() == [str(id_)])
+    assert arrived.bodies == [b'{"id":17}']
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    (row,) = rows(outbox_url)
+    assert (row["attempts"], row["locked_by"], row["locked_until"], row["error"]) == (1, None, None, None)
+    assert row["published_at"] > row["created_at"]
+    assert relay.counts.revived == 0, "it went to the broker without a query of the table"
+
+
+async def test_its_row_is_leased_by_the_instance_when_it_is_committed(start_relay, client, outbox_url, monkeypatch):
+    relay = await start_relay(instance="shop-1")
+    handed: list[object] = []
+    monkeypatch.setattr(relay, "take", lambda *given: handed.append(given))
+    async with relay.transaction(client) as tx:
+        await tx.publish("orders", "OrderCreated", {})
+    (row,) = rows(outbox_url, "locked_by, locked_until > now() + interval '25 s' as is_leased, status")
+    assert row == {"locked_by": "shop-1", "is_leased": True, "status": "pending"}
+    assert len(handed) == 1
+
+
+async def test_what_is_rolled_back_is_neither_written_nor_sent(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    with pytest.raises(ZeroDivisionError):
+        async with relay.transaction(client) as tx:
+            await tx.publish(arrived.name, "Undone", {})
+            raise ZeroDivisionError
+    async with relay.transaction(client) as tx:
+        await tx.publish(arrived.name, "Undone", {})
+        raise psycopg.Rollback
+    async with relay.transaction(client) as tx:
+        kept = await tx.publish(arrived.name, "Done", {})
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    assert arrived.ids() == [str(kept)]
+
+
+async def test_what_a_savepoint_takes_back_is_neither_written_nor_sent(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        first = await tx.publish(arrived.name, "Done", 1)
+        with pytest.raises(ZeroDivisionError):
+            async with tx.transaction():
+                await tx.publish(arrived.name, "Undone", 2)
+                async with relay.transaction(client) as inner:
+                    await inner.publish(arrived.name, "Undone", 3)
+                raise ZeroDivisionError
+        async with tx.transaction():
+            await tx.publish(arrived.name, "Undone", 4)
+            raise psycopg.Rollback
+        async with relay.transaction(client) as inner:
+            last = await inner.publish(arrived.name, "Done", 5)
+    await eventually(lambda: statuses(outbox_url) == {"published": 2})
+    assert sorted(arrived.ids()) == sorted([str(first), str(last)])
+
+
+async def test_a_savepoint_that_is_not_the_relays_takes_back_its_events_too(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay(revive_every=RelaySettings().lease)
+    async with relay.transaction(client) as tx:
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction():
+                await tx.publish(arrived.name, "Undone", 1)
+                raise ZeroDivisionError
+        async with client.transaction():
+            kept = await tx.publish(arrived.name, "Done", 2)
+    await eventually(lambda: arrived.ids() == [str(kept)])
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+
+
+async def test_a_transaction_that_is_not_the_relays_is_refused_and_stays_as_it_was(start_relay, client):
+    relay = await start_relay()
+    async with client.transaction():
+        await client.execute("create table orders (id int)")
+        with pytest.raises(OutboxError, match="not the relay's"):
+            async with relay.transaction(client):
+                pass
+        await client.execute("insert into orders values (1)")
+    assert await (await client.execute("select id from orders")).fetchall() == [(1,)]
+
+
+async def test_an_event_that_cannot_be_written_leaves_the_transaction_as_it_was(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        await tx.execute("create table orders (id int)")
+        for payload in (object(), float("nan"), "\ud800", b"{"):
+            with pytest.raises(OutboxError):
+                await tx.publish(arrived.name, "Bad", payload)
+        good = await tx.publish(arrived.name, "Good", {})
+    await eventually(lambda: arrived.ids() == [str(good)])
+    assert len(rows(outbox_url)) == 1
+
+
+async def test_an_insert_that_fails_reaches_the_caller_and_the_connection_is_fit_for_more(start_relay, client, queue):
+    arrived = queue()
+    relay = await start_relay()
+    await client.execute("alter table headwater.outbox_message add constraint no_bad check (type <> 'Bad')")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        async with relay.transaction(client) as tx:
+            await tx.publish(arrived.name, "Bad", {})
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        async with relay.transaction(client) as tx:
+            await tx.publish(arrived.name, "Lost", {})
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                await tx.execute("select 1 / 0")
+    async with relay.transaction(client) as tx:
+        good = await tx.publish(arrived.name, "Good", {})
+    await eventually(lambda: arrived.ids() == [str(good)])
+
+
+async def test_nothing_is_published_in_a_transaction_that_has_ended(start_relay, client):
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        pass
+    with pytest.raises(OutboxError, match="has ended"):
+        await tx.publish("orders", "Late", {})
+
+
+async def test_many_events_of_one_transaction_arrive_in_their_order(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        ids = await tx.publish_many([Event(arrived.name, "Counted", number) for number in range(2500)])
+    await eventually(lambda: statuses(outbox_url) == {"published": 2500})
+    assert arrived.ids() == [str(id_) for id_ in ids]
+    assert [row["id"] for row in rows(outbox_url)] == ids
+
+
+async def test_sync_transactions_in_threads_hand_over_too(start_relay, outbox_url, queue):
+    arrived = queue()
+    relay = await start_relay()
+
+    def work() -> list[str]:
+        with psycopg.connect(outbox_url) as connection:
+            with relay.transaction_sync(connection) as tx:
+                tx.execute("select 1")
+                kept = [tx.publish(arrived.name, "Done", 1)]
+                with pytest.raises(ZeroDivisionError), tx.transaction():
+                    tx.publish(arrived.name, "Undone", 2)
+                    raise ZeroDivisionError
+                with relay.transaction_sync(connection) as inner:
+                    kept += inner.publish_many([Event(arrived.name, "Done", 3)])
+            return [str(id_) for id_ in kept]
+
+    done = await asyncio.gather(*(asyncio.to_thread(work) for _ in range(4)))
+    await eventually(lambda: sorted(arrived.ids()) == sorted(id_ for ids in done for id_ in ids))
+    await eventually(lambda: statuses(outbox_url) == {"published": 8})
+    assert relay.counts.revived == 0
+
+
+async def test_events_written_by_others_are_handed_over_by_prepare_and_hand_over(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    (leased,) = relay.prepare([Event(arrived.name, "Done", {})])
+    cursor = await client.execute(
+        "insert into headwater.outbox_message (id, topic, type, key, payload, headers, locked_by, locked_until) "
+        "values (%(id)s, %(topic)s, %(type)s, %(key)s, %(payload)s, %(headers)s, %(locked_by)s, "
+        "clock_timestamp() + %(lease_seconds)s * interval '1 second') returning created_at",
+        leased.row,
+    )
+    leased.created_at = (await cursor.fetchone())[0]
+    relay.hand_over([leased])
+    await eventually(lambda: arrived.ids() == [str(leased.event.id)])
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    assert relay.counts.revived == 0
+
+
+async def test_a_bare_insert_from_any_language_is_found(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    await start_relay()
+    await client.execute(
+        "insert into headwater.outbox_message (topic, type, payload) values (%s, 'Bare', '{\"a\":  1}')", [arrived.name]
+    )
+    async with client.transaction():
+        await publish_plainly(client, arrived.name, "Plain", {"b": 2})
+    await eventually(lambda: len(arrived.ids()) == 2)
+    assert arrived.bodies[0] == b'{"a":  1}', "as it was written"
+    await eventually(lambda: statuses(outbox_url) == {"published": 2})
+
+
+async def test_what_waits_in_the_table_is_sent_at_the_start(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = OutboxRelay(outbox_url, "amqp://localhost")
+    async with relay.transaction(client) as tx:
+        ids = await tx.publish_many([Event(arrived.name, "Early", number) for number in range(3000)])
+    assert {row["locked_by"] for row in rows(outbox_url, "locked_by")} == {None}, "no relay runs, so there is no lease"
+    running = await start_relay(claim_rows=500)
+    await eventually(lambda: statuses(outbox_url) == {"published": 3000})
+    assert sorted(arrived.ids()) == sorted(map(str, ids))
+    assert running.counts.revived == 3000
+
+
+async def test_a_full_intake_harms_nobody_and_its_events_are_sent_from_the_table(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay(intake_events=10)
+    async with relay.transaction(client) as tx:
+        ids = await tx.publish_many([Event(arrived.name, "Counted", number) for number in range(300)])
+    await eventually(lambda: statuses(outbox_url) == {"published": 300})
+    assert sorted(arrived.ids()) == sorted(map(str, ids))
+    assert relay.counts.let_go == 300
+    assert relay.counts.revived == 300
+
+
+async def test_a_database_without_the_outbox_is_refused(database, rabbitmq):
+    with pytest.raises(SchemaError, match="headwater outbox init"):
+        await OutboxRelay(database, RabbitmqAccess(url=rabbitmq.url)).start()
+
+
+async def test_an_idle_relay_writes_nothing(start_relay, client, outbox_url):
+    relay = await start_relay(revive_every=RelaySettings().save_every)
+    await eventually(lambda: len(partitions(outbox_url)) == 8)
+    swept = relay.counts.sweeps
+    await eventually(lambda: relay.counts.sweeps > swept)
+    before = await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone()
+    swept = relay.counts.sweeps
+    await eventually(lambda: relay.counts.sweeps >= swept + 5)
+    assert await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone() == before
+
+
+async def test_an_id_of_ones_own_is_kept(start_relay, client, queue):
+    arrived, own = queue(), uuid.uuid4()
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        assert await tx.publish(arrived.name, "Own", {}, id=own) == own
+    await eventually(lambda: arrived.ids() == [str(own)])
+
+
+async def test_one_event_costs_no_round_trip_more_than_its_transaction(start_relay, client, queue, outbox_url):
+    """Insert and commit are one message, and nothing follows: no commit that finds no transaction."""
+    arrived, notices = queue(), []
+    client.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    relay = await start_relay()
+    async with relay.transaction(client) as tx:
+        await tx.execute("create table orders (id int, constraint late unique (id) deferrable initially deferred)")
+        await tx.publish(arrived.name, "Done", {})
+    assert client.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert notices == []
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        async with relay.transaction(client) as tx:
+            await tx.execute("insert into orders values (1), (1)")
+            await tx.publish(arrived.name, "Undone", {})
+    async with relay.transaction(client) as tx:
+        await tx.publish(arrived.name, "Done", {"it's": "a \\ %s %(x)s ü"})
+    await eventually(lambda: statuses(outbox_url) == {"published": 2})
+    assert len(arrived.ids()) == 2
+    assert arrived.bodies[-1] == '{"it\'s":"a \\\\ %s %(x)s ü"}'.encode()
+
+
+async def test_in_a_pipeline_of_the_application_events_are_written_too(start_relay, client, queue, outbox_url):
+    arrived = queue()
+    relay = await start_relay()
+    async with client.pipeline():
+        async with relay.transaction(client) as tx:
+            await tx.execute("select 1")
+            await tx.publish(arrived.name, "Done", {})
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    assert len(arrived.ids()) == 1
