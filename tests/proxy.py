@@ -11,7 +11,8 @@ class Proxy:
     """Passes everything on until told otherwise.
 
     `freeze` swallows what the present connections send, both ways, without closing them, as a dead network does; later
-    connections work. `swallow` names bytes whose sender gets no answer any more. `refuse` closes new connections at once.
+    connections work. `swallow` names bytes whose sender gets no answer any more. `mute` swallows all answers, and nothing
+    else. `refuse` closes new connections at once.
     """
 
     def __init__(self, url: str) -> None:
@@ -21,7 +22,7 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._generation = Event()
         self.swallow: bytes | None = None
-        self.refuse = False
+        self.refuse = self.mute = False
         port = self._listener.getsockname()[1]
         self.url = parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
 
@@ -59,9 +60,10 @@ class Proxy:
 
     def _pump(self, source: socket.socket, target: socket.socket, frozen: Event) -> None:
         with suppress(OSError):
+            is_answer = source.getpeername()[1] == self._target[1]
             while data := source.recv(65536):
                 if self.swallow and self.swallow in data:
                     frozen.set()
-                if not frozen.is_set():
+                if not frozen.is_set() and not (is_answer and self.mute):
                     target.sendall(data)
             target.shutdown(socket.SHUT_RDWR)

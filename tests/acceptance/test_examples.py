@@ -341,7 +341,8 @@ def written(value: object) -> str:
             if not value % length:
                 return f"{value // length} {unit}"
         return f"{value // timedelta(milliseconds=1)} ms"
-    return "1 MiB" if value == 1 << 20 else f"{value:,}"
+    assert isinstance(value, int)
+    return f"{value:,}" if value % (1 << 20) else f"{value >> 20} MiB"
 
 
 def test_the_metrics_of_the_relay_in_its_guide_are_those_that_it_has():

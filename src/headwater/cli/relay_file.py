@@ -37,7 +37,7 @@ _WRITTEN: Final[Mapping[object, Any]] = {
 def _section() -> type[Section]:
     """`[relay]`: the settings by their own names, each with the default that it has there."""
     keys: dict[str, Any] = {
-        one.name: (Size if one.name == "max_bytes" else _WRITTEN[one.type], one.default) for one in fields(RelaySettings)
+        one.name: (Size if one.name.endswith("_bytes") else _WRITTEN[one.type], one.default) for one in fields(RelaySettings)
     }
     return create_model("RelaySection", __base__=Section, __doc__="`[relay]`.", **keys)
 

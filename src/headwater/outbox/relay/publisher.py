@@ -17,6 +17,7 @@ from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.messages import as_messages
 from headwater.outbox.relay.outcome import Judge, Outcome, Unpublished
+from headwater.outbox.relay.pace import Pace
 from headwater.outbox.relay.retry import RetryQueue, Suspects, sendable
 from headwater.outbox.relay.saver import Saver
 from headwater.outbox.relay.settings import RelaySettings
@@ -108,6 +109,7 @@ class Publisher:
         self._queue, self._broker, self._desk = queue, broker, desk
         self._availability, self._settings, self._counts = availability, settings, counts
         self._confirm_seconds = settings.confirm_timeout.total_seconds()
+        self._pace = Pace(settings)
         # To reach the broker, in a row.
         self._failures = 0
 
@@ -117,7 +119,7 @@ class Publisher:
             if not self._availability.is_up and not await self._knock():
                 continue
             entries = await self._queue.take(self._settings.window)
-            next_at = time.monotonic() + self._settings.send_every.total_seconds()
+            next_at = self._pace.next_at(len(entries), time.monotonic())
             entries, late = sendable(entries, time.monotonic(), self._confirm_seconds)
             self._desk.let_go(late)
             if entries:

@@ -38,6 +38,8 @@ class RelaySettings:
     # From the beginning of one such go to that of the next, at the least: each costs about a millisecond of this process,
     # whether it has one event or fifty. An event that comes after a pause is sent at once.
     send_every: timedelta = timedelta(milliseconds=10)
+    # The same while more than 300 events come in a second: then the process has better things to do.
+    send_every_busy: timedelta = timedelta(milliseconds=40)
     # How long an instance has an event to itself: after its death others take it over when this has passed.
     lease: timedelta = timedelta(seconds=30)
     # How long a broker may take to confirm, whatever its own settings say. It has to fit into the lease twice.
@@ -53,9 +55,9 @@ class RelaySettings:
     # How often the table is searched for what nobody holds, and how many are claimed by one statement.
     revive_every: timedelta = timedelta(seconds=2)
     claim_rows: int = 1_000
-    # What became of events is written down when there are so many of them, or after so long.
+    # What became of events is written down when there are so many of them, or after so long: what a crash would send twice.
     save_rows: int = 500
-    save_every: timedelta = timedelta(milliseconds=50)
+    save_every: timedelta = timedelta(milliseconds=100)
     # Events of one key in their order: the table is read in order, by lanes that each have one owner at a time.
     order_by_key: bool = False
     lanes: int = 16
@@ -98,6 +100,8 @@ class RelaySettings:
             value = getattr(self, field.name)
             if isinstance(value, timedelta) and value <= timedelta(0) and field.name != "partitions_ahead":
                 raise SettingsError(f"{field.name} of the relay is {_said(value)}; give a time that is more than 0 s")
+        if self.send_every_busy < self.send_every:
+            raise SettingsError("send_every_busy of the relay is shorter than send_every; make it at least as long")
         if self.longest_wait < self.retry_wait:
             raise SettingsError("longest_wait of the relay is shorter than retry_wait; make it at least as long")
         if self.partition_length < timedelta(hours=1) or self.partitions_ahead < timedelta(0):

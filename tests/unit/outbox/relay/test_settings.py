@@ -21,6 +21,7 @@ from headwater.outbox.relay.settings import RelaySettings
         ({"confirm_timeout": timedelta(seconds=15)}, "make it 32 s or longer"),
         ({"lease": timedelta(seconds=10)}, "too short for a confirm_timeout of 10 s"),
         ({"longest_wait": timedelta(milliseconds=1)}, "shorter than retry_wait"),
+        ({"send_every": timedelta(seconds=1)}, "shorter than send_every"),
         ({"partition_length": timedelta(minutes=1)}, "one hour or longer"),
         ({"partitions_ahead": timedelta(days=-1)}, "not negative"),
         ({"lanes": 5000}, "give fewer"),
