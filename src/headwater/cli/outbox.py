@@ -11,7 +11,7 @@ from headwater.cli.pipeline_file.values import parse_duration
 from headwater.cli.session import session
 from headwater.errors import SettingsError
 from headwater.outbox.checkpoint import prepare_outbox, require_outbox
-from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions
+from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions, is_unused
 from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock
 from headwater.postgres.statements import execute_sync, fetch_sync
 
@@ -24,6 +24,8 @@ Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="How lon
 @outbox.callback()
 def default() -> None:
     """Look after the outbox: the table `headwater.outbox_message`, to which applications write events in their transactions.
+
+    A pipeline (`headwater run`) or a relay of the table takes them to a broker.
 
     Examples:
 
@@ -63,7 +65,7 @@ def init(
     lengths = _duration("--ahead", ahead), _duration("--every", every)
     prepare_outbox(url)
     with session(url) as connection:
-        ensured = ensure_partitions(connection, *lengths)
+        ensured = ensure_partitions(connection, *lengths, spares_present=not is_unused(connection))
         for role in (*(grant or ()), *(grant_relay or ())):
             execute_sync(connection, grant_writing(role))
         for role in grant_relay or ():
@@ -105,7 +107,7 @@ def purge(
         require_outbox(connection)
         (now,) = fetch_sync(connection, read_clock())
         purged = drop_partitions(connection, now - age, dry_run=dry_run)
-        ensured = Ensured((), ()) if dry_run else ensure_partitions(connection, *lengths)
+        ensured = Ensured((), ()) if dry_run else ensure_partitions(connection, *lengths, spares_present=True)
     if json:
         print_json({"dry_run": dry_run, **_plain(purged, ensured)})
     else:

@@ -16,7 +16,7 @@ from headwater.outbox.served import release_served
 from headwater.outbox.statements import DeadMessage, list_dead, relay_state, revive_dead
 from headwater.postgres.statements import execute_sync, fetch_sync
 
-# Of a reason, on a terminal; --json has all of it.
+# Of a reason, on a terminal.
 _REASON_CHARACTERS = 80
 
 
@@ -82,8 +82,9 @@ def release(
 ) -> None:
     """Say that no relay of the table serves this outbox any more, so that a pipeline may.
 
-    Stop the relays first, wherever they run: nothing here can. A pipeline that has no checkpoint yet delivers everything
-    that is still in the table, also what relays have published; `headwater outbox purge` drops that before.
+    Stop the relays first, wherever they run: nothing here can, and while one is connected it is refused. A pipeline that has
+    no checkpoint yet delivers everything that is still in the table, also what relays have published; `headwater outbox
+    purge` drops that before.
 
     Examples:
 
@@ -118,7 +119,8 @@ def _id(text: str) -> UUID:
 
 def _row(one: DeadMessage) -> tuple[str, ...]:
     reason = one.error or ""
-    shown = reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
+    is_short = len(reason) <= _REASON_CHARACTERS or not sys.stdout.isatty()
+    shown = reason if is_short else f"{reason[: _REASON_CHARACTERS - 1]}…"
     at = f"{one.created_at:%Y-%m-%d %H:%M:%S%z}"
     return str(one.id), at, one.topic, one.type, one.key or "", f"{one.attempts:,}", shown
 

@@ -84,12 +84,12 @@ def _require_listening() -> None:
 
 async def _run(file: RelayFile, place: socket.socket | None) -> None:
     made = OutboxRelay(file.url, file.broker, file.settings)
-    facts = {"instance": made.instance}
     with ExitStack() as stack:
         if place is not None:
             stack.enter_context(closing(place))
         async with _stopping() as stopping:
             await made.start()
+            facts = {"instance": made.instance}
             _log.info("relay %s: %s to %s", made.instance, describe(file.url), file.broker.describe(), extra=facts)
             if place is not None:
                 stack.enter_context(_answering(made, place))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, StrictBool, StrictInt, create_model
 
 from headwater.brokers.registry import BrokerAccess
 from headwater.cli.pipeline_file.brokers import (
@@ -27,8 +27,8 @@ from headwater.postgres.connect import complete
 
 # How the kinds of values of the settings are written in a file.
 _WRITTEN: Final[Mapping[object, Any]] = {
-    int: int,
-    bool: bool,
+    int: StrictInt,
+    bool: StrictBool,
     timedelta: Duration,
     timedelta | None: Literal["never"] | Duration,
 }
@@ -76,13 +76,15 @@ class RelayFile:
 def load_relay(path: Path, environ: Mapping[str, str]) -> RelayFile:
     """The relay that a file describes; raises SettingsError with all that is wrong with it.
 
-    `environ` is what `${VARIABLE}` is taken from; relative paths are relative to the file.
+    `environ` is what `${VARIABLE}` is taken from, and HEADWATER_URL where the file names no database; relative paths are
+    relative to the file.
     """
     missing = "name the file of the relay; `headwater outbox relay --help` shows one"
     file = read(path, environ, File, _SHAPE, missing=missing)
+    url = file.url or environ.get("HEADWATER_URL", "")
     faults = Faults()
     with faults.at("url"):
-        complete(file.url)
+        complete(url)
     with faults.at("listen"):
         parse_listen(file.listen or "127.0.0.1:0")
     with faults.at("relay"):
@@ -91,7 +93,7 @@ def load_relay(path: Path, environ: Mapping[str, str]) -> RelayFile:
         broker = access_of(file.broker, path.parent)
     if faults.found:
         raise refused(path, faults.found)
-    return RelayFile(file.url, broker, settings, file.listen)
+    return RelayFile(url, broker, settings, file.listen)
 
 
 def _given(relay: BaseModel) -> dict[str, Any]:

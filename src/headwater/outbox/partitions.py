@@ -86,6 +86,15 @@ def ensure_partitions(
     return Ensured(made, tuple(one for one in done if isinstance(one, Kept)))
 
 
+def is_unused(connection: Connection) -> bool:
+    """Whether the outbox has neither rows nor partitions yet, so that that of the present is at nobody's cost."""
+    if fetch_sync(connection, statements.list_partitions()):
+        return False
+    return not fetch_sync(
+        connection, statements.has_strays(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+    )[0]
+
+
 def missing_partitions(existing: Sequence[Partition], now: datetime, ahead: timedelta, every: timedelta) -> list[Partition]:
     """The partitions that are to be made between those that exist, so that none overlap, whatever their length was. Pure."""
     missing: list[Partition] = []

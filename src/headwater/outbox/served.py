@@ -1,8 +1,8 @@
 """Who serves Headwater's outbox: pipelines that read the WAL, or relays inside of processes, and never both."""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import psycopg
 
@@ -11,6 +11,9 @@ from headwater.outbox import statements
 from headwater.outbox.statements import Served
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute, execute_sync, fetch, fetch_sync
+
+# One that has just closed its connection is there for the server a moment longer.
+_GOING_WITHIN: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,31 @@ def find_served(connection: Connection) -> Served | None:
     return next(iter(fetch_sync(connection, statements.find_served())), None)
 
 
+async def require_served(connection: psycopg.AsyncConnection[Any]) -> None:
+    """For each connection of a relay, once it is known as one's: raises OutboxError if they are to serve no more."""
+    if not await fetch(connection, statements.find_served()):
+        raise OutboxError(
+            "`headwater outbox release` was run for headwater.outbox_message while this relay was not connected, and a "
+            "pipeline may deliver it by now; start the relay anew if none does"
+        )
+
+
 def release_served(connection: Connection) -> bool:
-    """Forget that relays serve the outbox, once they are stopped; whether there was something to forget."""
-    return bool(execute_sync(connection, statements.clear_served()))
+    """Forget that relays serve the outbox, once they are stopped; whether there was something to forget.
+
+    Raises OutboxError if one is connected. One that connects later finds that it was forgotten.
+    """
+    try:
+        with connection.transaction():
+            fetch_sync(connection, statements.limit_waiting(_GOING_WITHIN))
+            fetch_sync(connection, statements.exclude_relays())
+            return bool(execute_sync(connection, statements.clear_served()))
+    except psycopg.errors.LockNotAvailable:
+        pids = fetch_sync(connection, statements.list_relays())
+    raise OutboxError(
+        f"a relay of headwater.outbox_message runs, whose connections are the server's processes "
+        f"{', '.join(map(str, pids))}; stop it first, or end what is left of one that is gone with pg_terminate_backend"
+    )
 
 
 def _other_lanes(found: int, wanted: int) -> str:

@@ -2,10 +2,12 @@
 
 `install` prepares a session factory, sync or async. From then on events come from entities (`HasEvents`, or whatever has a
 method `collect_events`) and from `record_event`. They are rows of the session's own transaction: what is rolled back, as a
-whole or to a savepoint, is neither written nor published, and is on no entity any more.
+whole or to a savepoint, is neither written nor published, and is on no entity any more. Nobody tells a session what becomes
+of savepoints that it has not made; what is written in such a one is not handed over, and relays find it in the table.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +46,11 @@ Recordable: TypeAlias = "Event | Callable[[], Event]"
 _RELAY: Final = "headwater.outbox.relay"
 _LEDGER: Final = "headwater.outbox.ledger"
 _OWN: Final = "_headwater_events"
+
+# Those that SQLAlchemy makes by itself have names of its own.
+_SAVEPOINT: Final = re.compile(r"\s*savepoint\b", re.IGNORECASE)
+_MADE: Final = re.compile(r"\s*savepoint\s+sa_savepoint_", re.IGNORECASE)
+_END: Final = re.compile(r"(?is)\s*(?:(?:rollback|abort)\b(?!.*\bto\b)|(?:commit|end)\b)(?!\s+prepared\b)")
 
 _OUTBOX: Final = sa.Table(
     "outbox_message",
@@ -168,6 +175,8 @@ class _Recorded:
     made: _Made
     entity: object | None
     level: SessionTransaction | None
+    # Whether that was in a savepoint which is not the session's.
+    is_in_foreign: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -180,12 +189,56 @@ class _Written:
     level: SessionTransaction | None
 
 
+class _Watch:
+    """A connection that a session uses in a transaction: what others do on it, of which the session is not told."""
+
+    def __init__(self, connection: sa.Connection, has_events: Callable[[], bool]) -> None:
+        self._connection, self._has_events = connection, has_events
+        # By a statement of the application: nobody knows when it ends.
+        self._has_named_savepoint = False
+        # Savepoints that are the session's, and in none that is not; None stands for the transaction itself.
+        self._own: list[object] = [None]
+        # In which the latest one was made.
+        self._around: object = None
+        hooks.listen(connection, "before_cursor_execute", self._look)
+
+    def own(self) -> None:
+        """What was begun just now is the session's."""
+        if self._is_own(self._around):
+            self._own.append(self._connection.get_nested_transaction())
+
+    def close(self) -> None:
+        # One that somebody else has given to the session goes on.
+        if not self._connection.closed:
+            hooks.remove(self._connection, "before_cursor_execute", self._look)
+
+    @property
+    def is_in_foreign_savepoint(self) -> bool:
+        return self._has_named_savepoint or not self._is_own(self._connection.get_nested_transaction())
+
+    def _is_own(self, savepoint: object) -> bool:
+        return any(savepoint is each for each in self._own)
+
+    def _look(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if _SAVEPOINT.match(statement):
+            self._around = self._connection.get_nested_transaction()
+            self._has_named_savepoint |= not _MADE.match(statement)
+        elif _END.match(statement) and self._has_events():
+            raise OutboxError(
+                "the statement would end the transaction of a session that has events in it; use `commit` and `rollback` of "
+                "the session"
+            )
+
+
 class _Ledger:
     """The events of one session, in the order of recording.
 
     An event belongs to the level, root or savepoint, that it was recorded in, and its row to the one that it was written in.
     A released savepoint hands both to the level around it. One that is undone takes along what was recorded in it, while
     what was recorded before and written in it is to be written again.
+
+    A savepoint that the session has not made is left to the server: an event that was recorded in it is written in it, at
+    once or with its entity, and has no lease. One of before waits until the savepoint has ended, unless its entity does not.
     """
 
     def __init__(self, session: Session, relay: "OutboxRelay") -> None:
@@ -196,6 +249,7 @@ class _Ledger:
         self._is_committing = self._is_late = False
         # From the commit to the end of the transaction: what comes then is for the next one.
         self._has_committed = False
+        self._watches: dict[sa.Connection, _Watch] = {}
 
     def add(self, made: _Made, entity: object | None, level: SessionTransaction | None = None) -> None:
         session = self._session
@@ -208,9 +262,12 @@ class _Ledger:
             # As a change of an entity would: from now on there is something to commit, or to roll back.
             session.begin()
         level = None if self._has_committed else level or _level_of(session)
-        self._unwritten.append(_Recorded(made, entity, level))
+        recorded = _Recorded(made, entity, level, self._is_in_foreign_savepoint)
+        self._unwritten.append(recorded)
         if self._is_late:
-            self.write()
+            self._write_due()
+        elif recorded.is_in_foreign and made.encoded is not None and not self._is_to_be_flushed(entity):
+            self.write(lambda each: each is recorded)
 
     def collect(self, level: SessionTransaction | None = None) -> None:
         """Ask the entities that keep their own events for them."""
@@ -218,18 +275,20 @@ class _Ledger:
             for event in entity.collect_events():
                 self.add(_Made.of(event), entity, level)
 
-    def write(self) -> None:
+    def write(self, is_wanted: "Callable[[_Recorded], bool]" = lambda _: True) -> None:
         """Make rows of what was recorded; when that fails, it is as it was."""
-        while self._unwritten:
+        # Again, since functions that make events may record some.
+        while taken := [each for each in self._unwritten if is_wanted(each)]:
             # In the order of recording, whenever their entities came to the session; ids that are made together rise.
-            taken, self._unwritten = sorted(self._unwritten, key=lambda each: each.made.at), []
+            taken.sort(key=lambda each: each.made.at)
+            self._unwritten = [each for each in self._unwritten if not is_wanted(each)]
             try:
                 ids = make_ids(len(taken))
                 encoded = [each.made.ready(id_) for each, id_ in zip(taken, ids, strict=True)]
                 connections = [self._connection(each.entity) for each in taken]
                 leased = self._relay.prepare(encoded)
-                for each, one in zip(taken, leased, strict=True):
-                    if self._is_joined(each.entity):
+                for each, connection, one in zip(taken, connections, leased, strict=True):
+                    if self._is_joined(each.entity) or self._watches[connection].is_in_foreign_savepoint:
                         one.locked_by = one.lease_seconds = None
                 for connection, group in groupby(zip(connections, leased, strict=True), lambda pair: pair[0]):
                     _insert(connection, [each for _, each in group])
@@ -239,19 +298,35 @@ class _Ledger:
             level = _level_of(self._session)
             self._written += map(_Written, taken, leased, connections, [level] * len(taken))
 
+    def _write_due(self) -> None:
+        """All; but in a savepoint that is not the session's only what goes with it, unless there is no later time."""
+        is_last = self._is_committing and self._session.get_nested_transaction() is None
+        if is_last or not self._is_in_foreign_savepoint:
+            self.write()
+        else:
+            self.write(lambda each: each.is_in_foreign or each.entity is not None)
+
+    def connected(self, connection: sa.Connection) -> None:
+        """The session has begun a transaction, or a savepoint, on a connection."""
+        watch = self._watches.get(connection)
+        if watch is None:
+            watch = self._watches[connection] = _Watch(connection, lambda: bool(self._unwritten or self._written))
+        watch.own()
+
     def committing(self) -> None:
         # Before what is left: an event that is made when it is written may be about a row that is not there yet.
         self._session.flush()
         self.collect()
-        self.write()
-        self._is_committing = self._is_late = True
+        self._is_committing = True
+        self._write_due()
+        self._is_late = True
 
     def flushing(self) -> None:
         self._is_late = False
         self.collect()
 
     def flushed(self) -> None:
-        self.write()
+        self._write_due()
         self._is_late = self._is_committing
 
     def committed(self) -> None:
@@ -287,6 +362,10 @@ class _Ledger:
         self._written = [each for each in self._written if each.level is not transaction]
         self._unwritten = [each for each in (*again, *self._unwritten) if each.level is not transaction]
         self._is_committing = self._is_late = self._has_committed = False
+        if not transaction.nested:
+            for watch in self._watches.values():
+                watch.close()
+            self._watches.clear()
 
     def rolled_back(self) -> None:
         """What entities have recorded on their own and were not asked for."""
@@ -315,6 +394,14 @@ class _Ledger:
                 "database that has the outbox"
             )
         return connection
+
+    @property
+    def _is_in_foreign_savepoint(self) -> bool:
+        return any(watch.is_in_foreign_savepoint for watch in self._watches.values())
+
+    def _is_to_be_flushed(self, entity: object | None) -> bool:
+        session = self._session
+        return entity is not None and (entity in session.new or entity in session.deleted or session.is_modified(entity))
 
     def _is_joined(self, entity: object | None) -> bool:
         """Whether the session works on somebody else's connection, who may be in a transaction of their own.
@@ -418,6 +505,10 @@ def _after_rollback(session: Session) -> None:
     _told(session, _Ledger.rolled_back)
 
 
+def _after_begin(session: Session, _transaction: SessionTransaction, connection: sa.Connection) -> None:
+    _told(session, lambda ledger: ledger.connected(connection))
+
+
 def _after_create(session: Session, transaction: SessionTransaction) -> None:
     _told(session, lambda ledger: ledger.begun(transaction))
 
@@ -455,6 +546,7 @@ _HOOKS: Final[Mapping[str, Callable[..., None]]] = {
     "before_commit": _before_commit,
     "after_commit": _after_commit,
     "after_rollback": _after_rollback,
+    "after_begin": _after_begin,
     "after_transaction_create": _after_create,
     "after_transaction_end": _after_end,
     "pending_to_transient": _after_leaving,

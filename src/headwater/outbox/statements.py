@@ -115,9 +115,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class KeptLanes:
-    """The lanes that an instance has, and how many are its fair share."""
+    """The lanes that an instance has, how often each has had another owner, and how many are its fair share."""
 
     lanes: list[int]
+    epochs: list[int]
     share: int
 
 
@@ -336,6 +337,19 @@ def find_served() -> Statement[Served]:
 
 def set_served(lanes: int) -> Statement[object]:
     return RELAY["set_served"].bind(object, lanes=lanes)
+
+
+def exclude_relays() -> Statement[str]:
+    return RELAY["exclude_relays"].bind(str)
+
+
+def limit_waiting(limit: timedelta) -> Statement[str]:
+    """For locks, in this transaction."""
+    return RELAY["limit_waiting"].bind(str, milliseconds=str(round(limit.total_seconds() * 1000)))
+
+
+def list_relays() -> Statement[int]:
+    return RELAY["list_relays"].bind(int)
 
 
 def clear_served() -> Statement[object]:

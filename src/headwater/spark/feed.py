@@ -245,7 +245,7 @@ class OutboxFeed:
             return
         self._partitions_at = time.monotonic() + _PARTITIONS_SECONDS
         with translated(self._source.url), closing(connect_sync(self._source.url)) as connection:
-            ensured = ensure_partitions(connection)
+            ensured = ensure_partitions(connection, spares_present=True)
         for missing in ensured.missing:
             _log.warning("partition %s was not made: %s", missing.name, missing.reason, extra={"slot": self._source.slot})
 

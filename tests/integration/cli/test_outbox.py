@@ -2,11 +2,13 @@
 
 import json
 from contextlib import closing
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
 from headwater import outbox
+from headwater.outbox.checkpoint import prepare_outbox
 from headwater.postgres.connect import connect_sync
 
 
@@ -57,6 +59,23 @@ def test_init_makes_the_tables_and_the_partitions_of_a_week_and_again_changes_no
     assert output == "the outbox is headwater.outbox_message, the inbox headwater.inbox_message\n"
     assert connection.execute("select count(*) from headwater.outbox_message_default").fetchone() == (0,)
     assert connection.execute("select count(*) from headwater.outbox_message").fetchone() == (1,)
+
+
+def test_an_outbox_in_use_gets_no_partition_of_the_present_which_would_fail_those_who_write(database, headwater):
+    prepare_outbox(database)
+    with closing(connect_sync(database)) as connection:
+        # Long ago, so that the day of today could have a partition.
+        insert = (
+            "insert into headwater.outbox_message (topic, type, payload, created_at) values ('t', 'y', '1', '2026-01-01Z')"
+        )
+        connection.execute(insert)
+        for command in (("init",), ("purge", "--older-than", "99999d")):
+            code, output, _ = headwater("outbox", *command, "--url", database)
+            assert code == 0
+            query = "select min(relname) from pg_class where relname like 'outbox\\_message\\_2%' and relkind = 'r'"
+            ((first,),) = connection.execute(query).fetchall()
+            assert first > f"outbox_message_{datetime.now(UTC):%Y%m%d}_9999"
+    assert "partitions made" not in output, "the second has found those of the first"
 
 
 def test_init_grants_a_role_the_right_to_write(database, headwater):

@@ -20,7 +20,9 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.errors import OutboxError
 from headwater.outbox import Event
 from headwater.outbox.checkpoint import prepare_outbox, take_checkpoint
+from headwater.outbox.statements import list_relays
 from headwater.postgres.connect import connect_sync
+from headwater.postgres.statements import fetch_sync
 from tests.nats_streams import stored
 from tests.proxy import Proxy
 from tests.servers import fresh_database
@@ -292,6 +294,17 @@ def test_release_is_refused_while_a_relay_holds_events_and_asks_otherwise(shop, 
     shop.execute("update headwater.outbox_message set locked_by = 'x', locked_until = now() + '1 h'")
     code, _, errors = headwater("outbox", "release", "--yes", "--url", database)
     assert (code, "1 events are held by a relay that runs" in errors) == (2, True)
+
+
+def test_release_is_refused_while_a_relay_runs_also_an_idle_one(shop, database, headwater, file):
+    with relaying(file()) as (process, _):
+        eventually(lambda: fetch_sync(shop, list_relays()))
+        code, output, errors = headwater("outbox", "release", "--yes", "--url", database)
+        assert (code, output) == (1, "")
+        assert errors.startswith("error: a relay of headwater.outbox_message runs, whose connections are")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert headwater("outbox", "release", "--yes", "--url", database)[0] == 0
 
 
 def test_a_role_that_was_granted_it_may_relay(postgres18, nats, stream, headwater, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from headwater import outbox
 from headwater.errors import SettingsError
 from headwater.outbox import Partition, drop_partitions, ensure_partitions
+from headwater.outbox.partitions import is_unused
 from headwater.outbox.statements import create_partition
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import execute_sync
@@ -98,7 +99,7 @@ def test_a_partition_has_the_key_the_checks_and_the_defaults_of_the_outbox(any_c
             where class.relname = %s""",
         [made.name],
     ).fetchone()
-    assert facts == (4, 3, True, ["autovacuum_vacuum_insert_threshold=-1"])
+    assert facts == (4, 4, True, ["autovacuum_vacuum_insert_threshold=-1"])
 
 
 def test_partitions_may_be_of_another_length_from_some_day_on(any_connection):
@@ -153,6 +154,43 @@ def test_a_partition_that_cannot_be_made_now_is_made_the_next_time_and_writers_g
     outbox.publish_sync(writer, "t", "y", 1)
     writer.rollback()
     assert len(ensure_partitions(connection, timedelta(0)).made) == 1
+
+
+def test_a_writer_who_comes_while_partitions_are_made_is_not_failed_by_them(connection, writer, outbox_url, monkeypatch):
+    """Its row is for the default partition when it begins to wait, and still is when it goes on."""
+    for name in ("LOCK_TIMEOUT", "_SEARCH_TIMEOUT"):
+        monkeypatch.setattr(f"headwater.outbox.partitions.{name}", timedelta(seconds=30))
+
+    def write():
+        with psycopg.connect(outbox_url) as other:
+            outbox.publish_sync(other, "t", "y", 1)
+
+    def waiting():
+        query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        with psycopg.connect(outbox_url) as other:
+            return other.execute(query).fetchall()[0][0]
+
+    writer.execute(INSERT, [OLD])
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(ensure_partitions, connection, DAY, spares_present=True)
+        eventually(lambda: waiting() == 1)
+        writing = pool.submit(write)
+        eventually(lambda: waiting() == 2)
+        writer.commit()
+        writing.result()
+        ensured = making.result()
+    assert (len(ensured.made), ensured.missing) == (1, ())
+    assert ensured.made[0].lower > datetime.now(UTC)
+    assert places(connection) == {"default": 2}
+
+
+def test_an_outbox_is_unused_until_it_has_a_row_or_a_partition(connection):
+    assert is_unused(connection)
+    connection.execute(INSERT, [OLD])
+    assert not is_unused(connection)
+    connection.execute("truncate headwater.outbox_message")
+    ensure_partitions(connection, timedelta(0))
+    assert not is_unused(connection)
 
 
 def test_a_role_without_the_right_to_make_partitions_is_told_so(connection):

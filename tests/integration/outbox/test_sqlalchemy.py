@@ -91,6 +91,11 @@ class Relay:
     def types(self) -> list[str]:
         return [each.event.type for each in self.handed]
 
+    @property
+    def sent(self) -> list[str]:
+        """Without those that a relay would only look for in the table."""
+        return [each.event.type for each in self.handed if each.is_leased]
+
 
 def rows(url: str) -> list[tuple[Any, ...]]:
     with closing(psycopg.connect(url)) as connection:
@@ -291,6 +296,78 @@ def test_a_savepoint_that_a_constraint_undid_takes_its_events_along(factory, rel
             record_event(session, Event("orders", "Within", None))
             session.add(Line(id=1, order_id=77))
     assert types(url) == relay.types == ["Before"]
+
+
+@pytest.mark.parametrize("how", ["core", "statement"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_savepoint_that_the_session_has_not_made_takes_back_its_events_too(factory, relay, url, how, flushed):
+    def begin(connection: sa.Connection) -> Any:
+        if how == "core":
+            return connection.begin_nested().rollback
+        connection.execute(sa.text("savepoint mine"))
+        return lambda: connection.execute(sa.text("rollback to savepoint mine"))
+
+    with factory() as session:
+        session.add(order := Order(id=1))
+        session.flush()
+        record_event(session, Event("orders", "Before", None))
+        rollback = begin(session.connection())
+        session.add(other := Order(id=2))
+        other.pay()
+        record_event(session, Event("orders", "Within", None))
+        order.record(Event("orders", "WithinToo", None))
+        session.flush()
+        with session.begin_nested():
+            record_event(session, Event("orders", "Deep", None))
+            if flushed:
+                session.flush()
+        rollback()
+        record_event(session, Event("orders", "After", None))
+        session.expunge(other)
+        session.commit()
+    # A savepoint made by a statement may last as long as the transaction: what was recorded before it is written at the end.
+    assert types(url) == (["Before", "After"] if how == "core" else ["After", "Before"])
+    assert relay.sent == (["Before", "After"] if how == "core" else [])
+    with factory.begin() as session:
+        record_event(session, Event("orders", "Next", None))
+    assert relay.sent[-1] == "Next"
+
+
+def test_a_released_savepoint_that_the_session_has_not_made_keeps_its_events(factory, relay, url):
+    with factory() as session:
+        with session.connection().begin_nested():
+            record_event(session, Event("orders", "Noted", None))
+            session.add(order := Order(id=1))
+            order.record(lambda: Event("orders", "OrderCreated", {"id": order.id}))
+            session.flush()
+        session.commit()
+    assert sorted(types(url)) == ["Noted", "OrderCreated"]
+    assert relay.sent == [], "nobody has told what became of it, so relays find it in the table"
+    assert len(relay.handed) == 2, "and they are told to look"
+
+
+@pytest.mark.parametrize("end", ["rollback", " ROLLBACK and chain", "abort", "commit", "end"])
+def test_a_statement_that_would_end_the_transaction_is_refused_where_there_are_events(factory, relay, url, end):
+    with factory() as session:
+        session.execute(sa.text(end))
+        record_event(session, Event("orders", "Noted", None))
+        with pytest.raises(OutboxError, match="use `commit` and `rollback` of the session"):
+            session.execute(sa.text(end))
+        session.commit()
+    assert types(url) == relay.types == ["Noted"]
+
+
+async def test_savepoints_of_an_async_connection_take_back_their_events_too(async_factory, relay, url):
+    async with async_factory() as session:
+        savepoint = await (await session.connection()).begin_nested()
+        session.add(order := Order(id=1))
+        order.pay()
+        await session.flush()
+        await savepoint.rollback()
+        record_event(session, Event("orders", "After", None))
+        session.expunge(order)
+        await session.commit()
+    assert types(url) == relay.sent == ["After"]
 
 
 def test_a_released_savepoint_goes_with_the_transaction_around_it(factory, relay, url):

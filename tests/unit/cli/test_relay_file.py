@@ -39,6 +39,18 @@ def test_a_file_needs_a_broker_and_nothing_else(tmp_path):
     assert "hidden" not in repr(found)
 
 
+def test_without_a_database_in_the_file_it_is_that_of_the_environment(tmp_path):
+    url = "postgresql://relay@db.example.com/shop"
+    assert load(tmp_path, RABBITMQ, HEADWATER_URL=url).url == url
+    named = load(tmp_path, f'url = "postgresql://other.example.com/shop"\n{RABBITMQ}', HEADWATER_URL=url)
+    assert named.url == "postgresql://other.example.com/shop"
+
+
+@pytest.mark.parametrize("value", ['order_by_key = "yes"', "order_by_key = 1", 'window = "500"', "window = true"])
+def test_a_value_of_another_kind_is_not_taken_for_one(tmp_path, value):
+    assert f"relay.{value.split()[0]}" in refusal(tmp_path, f"{RABBITMQ}[relay]\n{value}\n")
+
+
 def test_every_setting_of_the_relay_can_be_written(tmp_path):
     assert list(RelaySection.model_fields) == [one.name for one in fields(RelaySettings)]
     text = f"""url = "postgresql://relay@db.example.com/shop"

@@ -9,7 +9,7 @@ import numpy as np
 from headwater.brokers.rabbitmq.access import RabbitmqAccess
 from headwater.brokers.rabbitmq.frames import Frames, Outgoing, build_frames
 from headwater.brokers.rabbitmq.ledger import Confirms
-from headwater.brokers.rabbitmq.refusal import ended
+from headwater.brokers.rabbitmq.refusal import blocked, ended
 from headwater.brokers.rabbitmq.session import Session
 from headwater.errors import BrokerError, BrokerUnavailable
 
@@ -141,10 +141,7 @@ class Flight:
     def _stalled(self) -> BrokerUnavailable:
         where, waiting = self._access.describe(), self.confirms.count_waiting
         if (reason := self._session.blocked) is not None:
-            return BrokerUnavailable(
-                f"RabbitMQ at {where} takes no messages for now ({reason}); let consumers catch up, give it more memory or "
-                "disk, or change its limits"
-            )
+            return blocked(reason, self._access)
         return BrokerUnavailable(
             f"RabbitMQ at {where} confirmed none of the {waiting} messages under way within {self._seconds:g} s; look into "
             "its log, and whether its quorum queues have a majority"

@@ -4,6 +4,7 @@ Or without: each message is sent once, and what the broker did not take is left.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from headwater.brokers.rabbitmq.envelope import too_large
 from headwater.brokers.rabbitmq.flight import Flight
 from headwater.brokers.rabbitmq.frames import Outgoing
 from headwater.brokers.rabbitmq.ledger import Integers, Ledger
-from headwater.brokers.rabbitmq.refusal import told_limit
+from headwater.brokers.rabbitmq.refusal import blocked, no_answer, told_limit
 from headwater.brokers.rabbitmq.session import Session
 from headwater.errors import BrokerError, BrokerUnavailable
 
@@ -83,9 +84,11 @@ class Publisher:
         deadline = clock() + seconds
         try:
             session = await self._connected(seconds)
-            trip = await self._prepared(session, batch, deadline - clock(), is_once=True)
+            trip = await self._prepared(session, batch, lambda: self._left_until(deadline), is_once=True)
             if trip is not None:
                 await self._offer(session, trip, batch)
+        except _OutOfTime:
+            raise
         except BrokerError:
             self._drop_unless_blocked()
             raise
@@ -94,8 +97,10 @@ class Publisher:
             raise
 
     async def check(self) -> None:
-        """Connect if need be, and not for longer than the timeout."""
-        await self._connected(self._access.timeout.total_seconds())
+        """Connect if need be, in the timeout at the longest; raises also while the broker says that it takes nothing."""
+        session = await self._connected(self._access.timeout.total_seconds())
+        if session.blocked is not None:
+            raise blocked(session.blocked, self._access)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -105,7 +110,7 @@ class Publisher:
     async def _attempt(self, batch: Batch, seconds: float, *, is_probing: bool) -> str | None:
         """Send what is open, or the first of it; the routing key of what the broker did not take."""
         session = await self._connected(seconds)
-        trip = await self._prepared(session, batch, seconds, is_probing=is_probing)
+        trip = await self._prepared(session, batch, lambda: max(seconds, _LEAST_SECONDS), is_probing=is_probing)
         if trip is None:
             return None
         try:
@@ -137,7 +142,7 @@ class Publisher:
         self._leave(trip, batch.ledger, broken)
 
     async def _prepared(
-        self, session: Session, batch: Batch, seconds: float, *, is_probing: bool = False, is_once: bool = False
+        self, session: Session, batch: Batch, left: Callable[[], float], *, is_probing: bool = False, is_once: bool = False
     ) -> _Trip | None:
         """A flight of what is open, or of the first of it, of which nothing was sent yet; None when nothing is open."""
         ledger = batch.ledger
@@ -147,8 +152,8 @@ class Publisher:
             return None
         outgoing = batch.outgoing.chosen(indices)
         if self._access.declare:
-            await self._declare(session, outgoing, seconds)
-        limit = max(seconds, _LEAST_SECONDS) if is_once else None
+            await self._declare(session, outgoing, left)
+        limit = left() if is_once else None
         flight = Flight(session, outgoing, lambda: batch.ids.take(pa.array(indices)).to_pylist(), self._access, limit)
         return _Trip(flight, indices, outgoing)
 
@@ -197,11 +202,26 @@ class Publisher:
         self._max_bytes = limit
         return True
 
-    async def _declare(self, session: Session, outgoing: Outgoing, seconds: float) -> None:
+    async def _declare(self, session: Session, outgoing: Outgoing, left: Callable[[], float]) -> None:
+        """Make the queues that are not known, each in the time that is left for it."""
+        is_moving = False
         for key in outgoing.keys.unique().to_pylist():
             # The empty name would have the broker invent one.
             if key and key not in self._declared:
-                self._declared[key] = await session.declare(key, max(seconds, _LEAST_SECONDS))
+                try:
+                    self._declared[key] = await session.declare(key, left())
+                except BrokerUnavailable as error:
+                    if is_moving and session.ended is None:
+                        raise _OutOfTime(str(error)) from error
+                    raise
+                is_moving = True
+
+    def _left_until(self, deadline: float) -> float:
+        """How many seconds; raises when they are too few to begin anything."""
+        seconds = deadline - asyncio.get_running_loop().time()
+        if seconds <= 0:
+            raise _OutOfTime(str(no_answer(self._access)))
+        return seconds
 
     def _unroutable(self, key: str) -> str:
         if self._access.exchange:
@@ -215,6 +235,10 @@ class Publisher:
             f"RabbitMQ at {self._access.describe()} does not take messages for {key!r}; a queue for it is full and set to "
             "refuse what is new, or not available: let consumers catch up, raise its limits, or look into the broker's log"
         )
+
+
+class _OutOfTime(BrokerUnavailable):
+    """A broker that answers, slowly: the session is as good as before, and the next call goes on where this one was."""
 
 
 class _Patience:

@@ -64,6 +64,14 @@ def no_answer(access: RabbitmqAccess) -> BrokerUnavailable:
     )
 
 
+def blocked(reason: str, access: RabbitmqAccess) -> BrokerUnavailable:
+    """The error for a broker that reads nothing for now, for a reason in its own words."""
+    return BrokerUnavailable(
+        f"RabbitMQ at {access.describe()} takes no messages for now ({reason}); let consumers catch up, give it more memory "
+        "or disk, or change its limits"
+    )
+
+
 def ended(error: BaseException, access: RabbitmqAccess) -> BrokerError:
     """The error for a connection or channel that ended while it was in use."""
     where = access.describe()

@@ -122,6 +122,8 @@ class Session:
             async with asyncio.timeout(seconds):
                 reason = await done
         except TimeoutError as error:
+            with suppress(AMQPError):
+                channel.close()
             raise no_answer(self._access) from error
         if reason is None:
             channel.close()

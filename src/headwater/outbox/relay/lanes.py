@@ -22,15 +22,19 @@ class LaneKeeper:
 
     def __init__(self, session: Session, instance: str, settings: RelaySettings, changed: Signal) -> None:
         self._session, self._instance, self._settings, self._changed = session, instance, settings, changed
-        self._lanes: tuple[int, ...] = ()
+        # With the epoch of each, which another owner raises.
+        self._lanes: dict[int, int] = {}
         self._share = settings.lanes
         self._deadline = 0.0
         # Whoever gives lanes up meanwhile must not have them back by an older answer.
         self._lock = asyncio.Lock()
 
-    def mine_until(self, at: float) -> tuple[int, ...]:
-        """The lanes that are sure to be this instance's until a time of the monotonic clock."""
-        return self._lanes if self._deadline >= at else ()
+    def mine_until(self, at: float) -> dict[int, int]:
+        """The lanes that are sure to be this instance's until a time of the monotonic clock, each with its epoch.
+
+        What was read of a lane is still true if its epoch is the same: nobody else has had it since.
+        """
+        return dict(self._lanes) if self._deadline >= at else {}
 
     async def run(self) -> None:
         third = self._settings.lease.total_seconds() / 3
@@ -51,7 +55,8 @@ class LaneKeeper:
             # The server's clock is read after ours, so that its lease ends after ours.
             deadline = time.monotonic() + (self._settings.lease - LEASE_MARGIN).total_seconds()
             (kept,) = await self._session.fetch(statements.keep_lanes(self._instance, self._settings.lease))
-            had, self._lanes, self._share, self._deadline = self._lanes, tuple(kept.lanes), kept.share, deadline
+            had, self._lanes = self._lanes, dict(zip(kept.lanes, kept.epochs, strict=True))
+            self._share, self._deadline = kept.share, deadline
         if had != self._lanes or len(self._lanes) > self._share:
             self._changed.set()
 
@@ -60,10 +65,11 @@ class LaneKeeper:
         if len(self._lanes) <= self._share:
             return
         async with self._lock:
-            excess, self._lanes = self._lanes[self._share :], self._lanes[: self._share]
+            excess = list(self._lanes)[self._share :]
+            self._lanes = {lane: epoch for lane, epoch in self._lanes.items() if lane not in excess}
             await self._session.execute(statements.give_up_lanes(self._instance, excess))
 
     async def leave(self) -> None:
         """Leave all to others."""
-        self._lanes = ()
+        self._lanes = {}
         await self._session.execute(statements.leave_lanes(self._instance))

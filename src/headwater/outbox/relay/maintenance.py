@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
+from threading import Thread
 
-from headwater.errors import ConnectionLost
+import psycopg
+
+from headwater.errors import HeadwaterError
 from headwater.outbox import statements
 from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions
 from headwater.outbox.relay.settings import RelaySettings
@@ -15,7 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """At the start and then now and again, on a connection and in a thread of its own. What cannot be done is said once."""
+    """At the start and then now and again, on a connection and in a thread of its own.
+
+    What cannot be done is said once, and tried again the next time. Events are sent all the same, so that no failure here is
+    one of the relay.
+    """
 
     def __init__(self, url: str, settings: RelaySettings) -> None:
         self._url, self._settings = url, settings
@@ -24,9 +31,18 @@ class Maintenance:
     async def run(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self.maintain)
-            except ConnectionLost as exc:
+                await self._aside()
+            except HeadwaterError as exc:
                 self._say(f"the partitions of the outbox cannot be looked after: {exc}")
+            except psycopg.errors.InsufficientPrivilege as exc:
+                self._say(
+                    f"the partitions of the outbox cannot be looked after by this role: {exc.diag.message_primary}; have "
+                    "`headwater outbox purge` run by the owner of the table"
+                )
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the events are sent without it
+                reason = (str(exc).splitlines() or [type(exc).__name__])[0]
+                self._say(f"the partitions of the outbox cannot be looked after: {reason}")
+                _log.debug("the maintenance of the outbox failed", exc_info=exc)
             await asyncio.sleep(self._settings.maintain_every.total_seconds())
 
     def maintain(self) -> tuple[Ensured, Purged]:
@@ -49,7 +65,34 @@ class Maintenance:
             _log.info("%d partitions of the outbox were dropped, whose events were all published", len(purged.dropped))
         return ensured, purged
 
+    async def _aside(self) -> None:
+        """Maintain in a thread that, unlike those of asyncio, keeps no process whose database does not answer."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def work() -> None:
+            error: Exception | None = None
+            try:
+                self.maintain()
+            except Exception as exc:  # noqa: BLE001 - it is the caller's
+                error = exc
+            # A loop that has ended wants to know nothing.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_tell, done, error)
+
+        Thread(target=work, name="outbox maintenance", daemon=True).start()
+        await done
+
     def _say(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
             _log.warning("%s", sentence)
+
+
+def _tell(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

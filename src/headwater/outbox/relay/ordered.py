@@ -1,6 +1,7 @@
 """A relay that keeps the order of keys: each lane is read from the table in order, by its one owner, and sent in order.
 
-What was read is sent and written down before more is read, so nothing is in memory that could be overtaken.
+What was read is sent and written down before more is read, so nothing is in memory that could be overtaken. What the broker
+does not take waits in the table, and its key with it; the others go on.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from typing import Final
 
 import psycopg
 
-from headwater.brokers.base import Broker, Published
-from headwater.errors import BrokerError, ConnectionLost, HeadwaterError
+from headwater.brokers.base import Broker, Left, Offered
+from headwater.errors import BrokerError, BrokerUnavailable, ConnectionLost, HeadwaterError
 from headwater.outbox import statements
 from headwater.outbox.event import EncodedEvent
 from headwater.outbox.relay.age import Age
@@ -26,6 +27,9 @@ from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.lanes import LaneKeeper
 from headwater.outbox.relay.leftover import Leftover
 from headwater.outbox.relay.messages import as_messages
+from headwater.outbox.relay.order import OrderedJudge
+from headwater.outbox.relay.outcome import Outcome, Unpublished
+from headwater.outbox.relay.publisher import is_answered
 from headwater.outbox.relay.reviver import FIRST_ROWS, as_entry, next_limit
 from headwater.outbox.relay.saver import storable
 from headwater.outbox.relay.session import Session
@@ -39,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 _ABSENCE: Final = (timedelta(milliseconds=100), timedelta(seconds=2))
 _RECONNECT: Final = (timedelta(milliseconds=200), timedelta(seconds=5))
+# Of the time for a stop, what is kept for giving up the lanes: so long, or half of it if it is short.
+_LEAVE_SECONDS: Final = 1.0
 
 
 class OrderedPublisher:
@@ -56,12 +62,21 @@ class OrderedPublisher:
     ) -> None:
         self._session, self._broker, self._keeper, self._woken = session, broker, keeper, woken
         self._availability, self._settings, self._counts = availability, settings, counts
+        self._judge = OrderedJudge(settings)
         self._age = Age(session, counts)
         # How many to read at a time, by how large they turn out to be.
         self._rows = min(FIRST_ROWS, settings.claim_rows)
-        # Sent, but not written down: before that, nothing more may be read.
-        self.unsaved: list[tuple[Entry, str | None]] = []
+        # What became of events and is not written down: before that, nothing more may be read.
+        self._sent: list[Entry] = []
+        self._unpublished: list[Unpublished] = []
+        # By the monotonic clock: when the first of those is due that were not taken, and when the table may be read again.
+        self._due = self._rested = 0.0
         self.is_draining = False
+
+    @property
+    def unsaved(self) -> int:
+        """How many were settled by the broker, and are not written down."""
+        return len(self._sent) + len(self._unpublished)
 
     async def run(self) -> None:
         """Until it is cancelled; or until nothing is due, when it is told to drain."""
@@ -89,77 +104,110 @@ class OrderedPublisher:
     async def _round(self) -> bool:
         """One batch from the table to the broker and back; whether there was no more than that."""
         await self._save()
-        lanes = self._keeper.mine_until(time.monotonic() + self._settings.confirm_timeout.total_seconds())
+        lanes, limit = self._mine(), self._rows
         if not lanes:
             return True
-        limit = self._rows
-        found = await self._session.fetch(statements.read_lanes(lanes, self._settings.lanes, limit))
-        if found:
-            await self._send([as_entry(one, deadline=0.0) for one in found])
+        began = time.monotonic()
+        found = await self._session.fetch(statements.read_lanes(list(lanes), self._settings.lanes, limit))
+        # Looking past what is held up takes its time: as long as that, the database has its rest.
+        self._rested = 2 * time.monotonic() - began
+        # Nothing is awaited from here to the send: whoever had the lanes meanwhile may have sent these, and later ones.
+        if not lanes.items() <= self._mine().items():
+            return False
+        chosen = self._judge.choose([as_entry(one, deadline=0.0) for one in found])
+        if chosen:
+            await self._send(chosen)
             await self._save()
+        if len(found) == limit:
             self._rows = next_limit(limit, sum(len(one.payload) for one in found), self._settings.claim_rows)
         await self._age.measure()
         await self._keeper.give_up_excess()
-        return len(found) < limit
+        return len(found) < limit and len(chosen) == len(found)
+
+    def _mine(self) -> dict[int, int]:
+        """The lanes that are ours until a send that begins now has ended."""
+        return self._keeper.mine_until(time.monotonic() + self._settings.confirm_timeout.total_seconds())
 
     async def _send(self, entries: list[Entry]) -> None:
-        self._counts.in_flight = len(entries)
         spans = SendSpans(entries)
         try:
-            published = await self._broker.publish(lambda: as_messages(entries))
+            offered = await self._offer(entries)
         except BaseException as exc:
             spans.fail(str(exc))
             raise
+        self._settle(self._judge.judge(entries, offered), offered.duplicates)
+        spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
+        if is_answered(offered, len(entries)):
+            self._availability.found()
+        elif not any(one.was_sent for one in offered.left):
+            raise BrokerUnavailable(offered.left[0].reason)
+
+    async def _offer(self, entries: list[Entry]) -> Offered:
+        self._counts.in_flight = len(entries)
+        try:
+            return await self._broker.offer(lambda: as_messages(entries))
+        except HeadwaterError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever a message makes of a driver, it must not end the relay
+            _log.warning("an attempt failed with an error that is none of the broker's: %s", exc)
+            _log.debug("the attempt failed", exc_info=exc)
+            reason = f"{type(exc).__name__}: {exc}"
+            return Offered(0, left=tuple(Left(index, reason, was_sent=True) for index in range(len(entries))))
         finally:
             self._counts.in_flight = 0
-        spans.end({one.index: one.reason for one in published.refused})
-        self._availability.found()
-        self._settle(entries, published)
 
-    def _settle(self, entries: Sequence[Entry], published: Published) -> None:
-        refused = {one.index: one.reason for one in published.refused}
-        for index, entry in enumerate(entries):
-            entry.tries += 1
-            self.unsaved.append((entry, refused.get(index)))
-        counts = self._counts
-        counts.published += len(entries) - len(refused)
-        counts.duplicates += published.duplicates
-        counts.returns += len(refused)
-        counts.dead += len(refused)
+    def _settle(self, outcome: Outcome, duplicates: int) -> None:
+        self._sent += outcome.published
+        self._unpublished += outcome.unpublished
+        waits = [one.wait_seconds for one in outcome.unpublished if one.wait_seconds is not None]
+        if waits:
+            due, now = time.monotonic() + min(waits), time.monotonic()
+            self._due = due if self._due <= now else min(self._due, due)
+        counts, dead = self._counts, len(outcome.unpublished) - len(waits)
+        counts.published += len(outcome.published)
+        counts.duplicates += duplicates
+        counts.nacks += outcome.nacks
+        counts.returns += outcome.returns
+        counts.dead += dead
+        counts.postponed += len(waits)
 
     async def _save(self) -> None:
-        """Write down what was sent; what nobody takes is dead, and holds up nothing."""
-        sent = [entry for entry, reason in self.unsaved if reason is None]
-        dead = [(entry, reason) for entry, reason in self.unsaved if reason is not None]
-        if sent:
+        """Write down what was sent, and what was not taken: to be tried later, or dead and in nobody's way."""
+        if self._sent:
             saved = await self._session.execute(
                 statements.save_published(
-                    [one.id for one in sent], [one.created_us for one in sent], [one.tries for one in sent]
+                    [one.id for one in self._sent],
+                    [one.created_us for one in self._sent],
+                    [one.tries for one in self._sent],
                 )
             )
             self._counts.saves += 1
-            self._counts.suspected_duplicates += len(sent) - saved
-            self.unsaved = [(entry, reason) for entry, reason in dead]
-        if dead:
+            self._counts.suspected_duplicates += len(self._sent) - saved
+            self._sent = []
+        if self._unpublished:
+            outcomes = self._unpublished
             await self._session.execute(
                 statements.save_unpublished(
                     None,
-                    [one.id for one, _ in dead],
-                    [one.created_us for one, _ in dead],
-                    ["dead"] * len(dead),
-                    [one.tries for one, _ in dead],
-                    [None] * len(dead),
-                    [storable(reason) for _, reason in dead],
+                    [one.entry.id for one in outcomes],
+                    [one.entry.created_us for one in outcomes],
+                    [one.status for one in outcomes],
+                    [one.entry.tries for one in outcomes],
+                    [one.wait_seconds for one in outcomes],
+                    [None if one.error is None else storable(one.error) for one in outcomes],
                 )
             )
             self._counts.saves += 1
-        self.unsaved = []
+            self._unpublished = []
 
     async def _wait(self) -> None:
         # Many transactions that wake it at once have one round in common.
-        await asyncio.sleep(self._settings.send_every.total_seconds())
+        await asyncio.sleep(max(self._settings.send_every.total_seconds(), self._rested - time.monotonic()))
+        now, seconds = time.monotonic(), self._settings.revive_every.total_seconds()
+        if self._due > now:
+            seconds = min(seconds, self._due - now)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.revive_every.total_seconds()):
+            async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
 
@@ -181,7 +229,7 @@ class RunningOrdered:
 
     @property
     def fills(self) -> dict[str, int]:
-        return {"intake": 0, "retry": 0, "save": len(self._publisher.unsaved)}
+        return {"intake": 0, "retry": 0, "save": self._publisher.unsaved}
 
     def has_room(self, events: int) -> bool:
         """Never: rows are for the owner of their lane."""
@@ -199,25 +247,26 @@ class RunningOrdered:
 
     async def stop(self, seconds: float) -> Leftover:
         """Send what is due in our lanes, for so long, and leave them to others."""
+        deadline = time.monotonic() + seconds
         self.is_taking = False
         self._publisher.is_draining = True
         self._woken.set()
-        await self.supervisor.finished("publisher", seconds)
+        await self.supervisor.finished("publisher", seconds - min(_LEAVE_SECONDS, seconds / 2))
         in_flight = self._counts.in_flight
         await self.supervisor.cancel("publisher", "lanes")
-        await self._leave()
+        await self._leave(deadline - time.monotonic())
         for session in self._sessions:
             await session.close()
         self._thread.close()
         await self.supervisor.stop()
-        return Leftover(0, in_flight, len(self._publisher.unsaved))
+        return Leftover(0, in_flight, self._publisher.unsaved)
 
-    async def _leave(self) -> None:
+    async def _leave(self, seconds: float) -> None:
         """Not while something may still be sent: then the lanes are others' when their lease ends."""
         if self._thread.is_busy:
             return
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(seconds):
                 await self._keeper.leave()
         except (HeadwaterError, psycopg.Error, TimeoutError) as exc:
             _log.warning("the lanes of the outbox could not be given up, and are free when their lease ends: %s", exc)

@@ -60,13 +60,16 @@ class Desk:
             self._counts.let_go += len(entries)
             self._saver.release(entries)
 
+    def forget(self, entries: Sequence[Entry]) -> None:
+        """Nobody has them any more, so that whoever finds them in the table may, once their lease has ended."""
+        self._ledger.remove(entries)
+
     def settle(self, entries: Sequence[Entry], offered: Offered) -> None:
         """See to what becomes of the entries of an offer."""
         try:
             self._settle(entries, offered)
         except BaseException:
-            # Nobody has them any more, so that whoever finds them in the table may.
-            self._ledger.remove(entries)
+            self.forget(entries)
             raise
 
     def _settle(self, entries: Sequence[Entry], offered: Offered) -> None:
@@ -131,16 +134,27 @@ class Publisher:
         try:
             offered = await self._offer(entries)
         except BrokerError as exc:
-            spans.fail(str(exc))
             # Nothing was sent. It waits here for the broker until its time is over.
             self._queue.put_back(entries)
-            self._failures += 1
-            self._availability.lost(exc)
+            spans.fail(str(exc))
+            self._lost(exc)
+        except Exception:
+            self._desk.forget(entries)
+            raise
         else:
-            spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
-            self._failures = 0
-            self._availability.found()
             self._desk.settle(entries, offered)
+            spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
+            # A broker that took what was sent and said nothing is neither there nor away.
+            if is_answered(offered, len(entries)):
+                self._found()
+
+    def _lost(self, error: BrokerError) -> None:
+        self._failures += 1
+        self._availability.lost(error, self)
+
+    def _found(self) -> None:
+        self._failures = 0
+        self._availability.found(self)
 
     async def _offer(self, entries: list[Entry]) -> Offered:
         self._counts.in_flight += len(entries)
@@ -165,9 +179,12 @@ class Publisher:
         try:
             await self._broker.check()
         except BrokerError as exc:
-            self._failures += 1
-            self._availability.lost(exc)
+            self._lost(exc)
             return False
-        self._failures = 0
-        self._availability.found()
+        self._found()
         return True
+
+
+def is_answered(offered: Offered, count: int) -> bool:
+    """Whether the broker has had its word on any of so many messages. Pure."""
+    return len(offered.left) < count or any(one.was_answered for one in offered.left)

@@ -47,7 +47,9 @@ class OutboxRelay:
     """Relays the events of `headwater.outbox_message` in the database of `url` to a broker.
 
     It is started and stopped in one event loop; transactions may use it from any thread. Before the start and after the stop
-    their events are written all the same, and sent by a relay that finds them in the table.
+    their events are written all the same, and sent by a relay that finds them in the table; so are those of a child of
+    `fork`, which may start its copy as one of its own. `instance` is a name for people: each start adds to it what makes
+    it the only one.
     """
 
     def __init__(
@@ -62,10 +64,13 @@ class OutboxRelay:
         self.settings = settings or RelaySettings()
         access = broker_from_url(broker) if isinstance(broker, str) else broker
         self._access = with_timeout(access, self.settings.confirm_timeout)
-        # Of one start of one process: two that shared a name would share their leases.
-        self.instance = instance or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._label = instance
+        self.instance = self._named()
         self.counts = Counts()
         self._running: Running | RunningOrdered | None = None
+        # The process that it runs in: a child of a fork has a copy that nothing comes of.
+        self._process = os.getpid()
+        self._is_starting = False
         self._ended: asyncio.Event | None = None
         self._stopping: asyncio.Task[Leftover] | None = None
         self._failure: BaseException | None = None
@@ -84,7 +89,7 @@ class OutboxRelay:
 
     @property
     def is_running(self) -> bool:
-        return self._running is not None and self._running.is_taking
+        return (running := self._here) is not None and running.is_taking
 
     @property
     def max_bytes(self) -> int:
@@ -93,13 +98,20 @@ class OutboxRelay:
     @property
     def fills(self) -> dict[str, int]:
         """How many events wait in each queue."""
-        running = self._running
+        running = self._here
         return {"intake": 0, "retry": 0, "save": 0} if running is None else running.fills
 
     async def start(self) -> None:
         """Begin to relay; the broker need not be there yet. Raises OutboxError if a pipeline delivers the same table."""
-        if self._running is not None:
+        if self._here is not None or (self._is_starting and self._process == os.getpid()):
             raise OutboxError("the relay is running already; stop it first")
+        self._running, self._process, self._is_starting = None, os.getpid(), True
+        try:
+            await self._start()
+        finally:
+            self._is_starting = False
+
+    async def _start(self) -> None:
         await asyncio.to_thread(self._check_schema)
         with translated(self._url):
             connection = await connect(self._url)
@@ -111,6 +123,7 @@ class OutboxRelay:
             _log.info("%d events that were there before the first relay are not delivered", serving.skipped)
         brokers = [open_broker(self._access) for _ in range(2)]
         self._failure, self._stopping, self._ended = None, None, asyncio.Event()
+        self.instance = self._named()
         kind = RunningOrdered if self.settings.order_by_key else Running
         self._running = kind(self._url, brokers, self.instance, self.settings, self.counts)
         self._running.start()
@@ -119,7 +132,7 @@ class OutboxRelay:
 
     async def stop(self, deadline: timedelta | None = None) -> Leftover:
         """Take nothing more, and finish what there is within a time; says what was left over."""
-        running = self._running
+        running = self._here
         if running is None:
             return Leftover()
         if self._stopping is None:
@@ -172,25 +185,34 @@ class OutboxRelay:
 
     def wake(self) -> None:
         """Have the table searched at once: something was committed there that nobody holds."""
-        if (running := self._running) is not None:
+        if (running := self._here) is not None:
             running.wake()
 
     def lease(self, events: int) -> Lease:
         """What so many rows that are written now say of who sends them: this instance, if it has room for them."""
-        running, lease = self._running, self.settings.lease
+        running, lease = self._here, self.settings.lease
         if running is None or not running.has_room(events):
             return Lease(None, None, 0.0)
         return Lease(self.instance, lease.total_seconds(), time.monotonic() + (lease - LEASE_MARGIN).total_seconds())
 
     def take(self, events: Sequence[EncodedEvent], created_us: Sequence[int], lease: Lease) -> None:
         """Events that are committed, with the lease that their rows have."""
-        running = self._running
+        running = self._here
         if running is None:
             return
         if lease.instance is None:
             running.wake()
         else:
             running.take(events, created_us, lease.deadline)
+
+    @property
+    def _here(self) -> Running | RunningOrdered | None:
+        """What runs, if it does so in this process."""
+        return self._running if self._process == os.getpid() else None
+
+    def _named(self) -> str:
+        """Of one start in one process: two that shared a name would share their leases, also such as were forked."""
+        return f"{self._label or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
 
     def _check_schema(self) -> None:
         with closing(connect_sync(self._url)) as connection:

@@ -42,11 +42,18 @@ class Suspects:
                 self._breaks.pop(entry.id, None)
 
 
+def company(level: int) -> int | None:
+    """How many of a level go together; None for as many as there are. Pure."""
+    return _COMPANY[level]
+
+
 class RetryQueue:
     """Written to and read in one event loop."""
 
-    def __init__(self, capacity: int, suspects: Suspects) -> None:
-        self._capacity, self._suspects = capacity, suspects
+    def __init__(self, most_events: int, most_bytes: int, suspects: Suspects) -> None:
+        self._most_events, self._most_bytes, self._suspects = most_events, most_bytes, suspects
+        # Of the payloads of all that waits.
+        self._bytes = 0
         self._ready: tuple[deque[Entry], ...] = tuple(deque() for _ in _COMPANY)
         self._later: list[tuple[float, int, Entry]] = []
         self._numbers = count()
@@ -60,10 +67,11 @@ class RetryQueue:
 
     @property
     def room(self) -> int:
-        return max(self._capacity - len(self), 0)
+        """For how many more; the last of them may pass the limit of bytes."""
+        return max(self._most_events - len(self), 0) if self._bytes < self._most_bytes else 0
 
     async def wait_for_room(self, rows: int) -> None:
-        """Wait until so many fit in, or until it is empty."""
+        """Wait until so many fit in, by their number and by the bytes of what is there, or until it is empty."""
         while self.room < rows and len(self):
             self._taken.clear()
             await self._taken.wait()
@@ -71,7 +79,8 @@ class RetryQueue:
     def put(self, entries: Iterable[Entry]) -> None:
         """To be sent when there is time."""
         for entry in entries:
-            self._ready[self._suspects.level(entry)].append(entry)
+            self._bytes += entry.size
+            self._make_ready(entry)
         self._changed.set()
 
     put_back = put
@@ -81,6 +90,7 @@ class RetryQueue:
         rest = []
         for due, entry in entries:
             if self.room:
+                self._bytes += entry.size
                 heapq.heappush(self._later, (due, next(self._numbers), entry))
             else:
                 rest.append(entry)
@@ -93,7 +103,7 @@ class RetryQueue:
             self._changed.clear()
             self._promote(self._loop.time())
             if taken := self._company(most):
-                self._taken.set()
+                self._note_taken(taken)
                 return taken
             await self._wait()
 
@@ -105,7 +115,7 @@ class RetryQueue:
             kept = [entry for entry in ready if entry.deadline > now]
             ready.clear()
             ready.extend(kept)
-        self._taken.set()
+        self._note_taken(expired)
         return expired
 
     def take_all(self) -> list[Entry]:
@@ -113,12 +123,19 @@ class RetryQueue:
         for ready in self._ready:
             ready.clear()
         self._later.clear()
-        self._taken.set()
+        self._note_taken(taken)
         return taken
+
+    def _make_ready(self, entry: Entry) -> None:
+        self._ready[self._suspects.level(entry)].append(entry)
+
+    def _note_taken(self, entries: Iterable[Entry]) -> None:
+        self._bytes -= sum(entry.size for entry in entries)
+        self._taken.set()
 
     def _promote(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
-            self.put([heapq.heappop(self._later)[2]])
+            self._make_ready(heapq.heappop(self._later)[2])
 
     def _company(self, most: int) -> list[Entry]:
         """Of each level in turn, so that suspects do not wait for ever, nor hold up the others."""

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _RECONNECT: Final = (timedelta(milliseconds=200), timedelta(seconds=5))
 _NIL: Final = str(UUID(int=0))
+# A search takes a fifth of the time at the most: it passes over all that is postponed, which may be a great deal.
+_REST: Final = 4
 # Before it is known how large they are: 100 MiB at the most, with payloads of the usual limit.
 FIRST_ROWS: Final = 100
 # Of payloads in one claim; there are some claims in memory at a time.
@@ -53,6 +55,8 @@ class Reviver:
         # How many to claim at a time, by how large they turn out to be.
         self._rows = min(FIRST_ROWS, settings.claim_rows)
         self._claiming: asyncio.Task[list[ClaimedMessage]] | None = None
+        # How long the last claim took.
+        self._claim_seconds = 0.0
 
     def wake(self) -> None:
         """Look at once; for any thread."""
@@ -74,7 +78,7 @@ class Reviver:
                 await asyncio.sleep(full_jitter(*_RECONNECT, failures, random.random()))
                 continue
             # Many transactions that wake it at once have one search in common.
-            await asyncio.sleep(self._settings.send_every.total_seconds())
+            await asyncio.sleep(least_pause(self._claim_seconds, self._settings))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.revive_every.total_seconds()):
                     await self._woken.wait()
@@ -82,7 +86,9 @@ class Reviver:
     async def finish(self, seconds: float) -> None:
         """After it was cancelled: wait for a claim that is under way, whose rows would else be held by nobody."""
         if self._claiming is not None:
-            await asyncio.wait([self._claiming], timeout=seconds)
+            await asyncio.wait([self._claiming], timeout=max(seconds, 0))
+            self._claiming.cancel()
+            await asyncio.gather(self._claiming, return_exceptions=True)
 
     async def _sweep(self) -> None:
         """Once through all that is due."""
@@ -104,8 +110,10 @@ class Reviver:
     async def _claim(self, after: tuple[int, str], limit: int) -> list[ClaimedMessage]:
         # The server's clock is read after ours, so that its lease ends after ours.
         lease = self._settings.lease
-        deadline = time.monotonic() + (lease - LEASE_MARGIN).total_seconds()
+        begun = time.monotonic()
+        deadline = begun + (lease - LEASE_MARGIN).total_seconds()
         claimed = await self._session.fetch(statements.claim_due(self._instance, lease, after, limit))
+        self._claim_seconds = time.monotonic() - begun
         entries = [as_entry(one, deadline) for one in sorted(claimed, key=lambda one: (one.created_us, one.id))]
         new = [entry for entry in entries if not self._ledger.renew(entry)]
         for entry in new:
@@ -113,6 +121,11 @@ class Reviver:
         self._counts.revived += len(new)
         self._retries.put(new)
         return claimed
+
+
+def least_pause(seconds: float, settings: RelaySettings) -> float:
+    """How long to wait after a search whose last claim, which found the rest, has taken so long. Pure."""
+    return max(settings.send_every.total_seconds(), min(_REST * seconds, settings.lease.total_seconds()))
 
 
 def next_limit(limit: int, size: int, most: int) -> int:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import psycopg
-
 from headwater.brokers.base import Broker
 from headwater.errors import HeadwaterError
 from headwater.outbox.event import EncodedEvent
@@ -22,15 +20,17 @@ from headwater.outbox.relay.publisher import Desk, Publisher
 from headwater.outbox.relay.retry import RetryQueue, Suspects
 from headwater.outbox.relay.reviver import Reviver
 from headwater.outbox.relay.saver import Saver
-from headwater.outbox.relay.session import Session
+from headwater.outbox.relay.session import GIVE_UP_WITHIN, Session
 from headwater.outbox.relay.settings import RelaySettings
 from headwater.outbox.relay.supervisor import Supervisor
 from headwater.outbox.relay.thread import BrokerThread
 
 _log = logging.getLogger(__name__)
 
-# Also when the deadline has passed, what is known gets a chance to be written down.
-_LEAST_SECONDS = 1.0
+# Of the time for a stop, what is kept for writing down what is known then: so long, or half of it if it is short.
+_SAVE_SECONDS = 1.0
+# Also when the time is up, a database that is there gets a chance.
+_LEAST_SECONDS = 0.1
 
 
 class Running:
@@ -44,7 +44,7 @@ class Running:
         self._ledger = Ledger()
         self._intake = Intake(settings.intake_events, settings.intake_bytes)
         suspects = Suspects()
-        self._retries = RetryQueue(settings.retry_events, suspects)
+        self._retries = RetryQueue(settings.retry_events, settings.retry_bytes, suspects)
         self._sessions = [Session(url), Session(url)]
         self._saver = Saver(self._sessions[0], instance, settings, self._ledger, counts)
         self._desk = Desk(Judge(settings), self._saver, self._retries, suspects, self._ledger, counts)
@@ -101,16 +101,17 @@ class Running:
     async def stop(self, seconds: float) -> Leftover:
         """Take nothing more, send and write down what there is for so long, and give back the rest."""
         deadline = time.monotonic() + seconds
+        drained = deadline - min(_SAVE_SECONDS, seconds / 2)
         self.is_taking = False
-        await self.supervisor.cancel("reviver")
-        await self._reviver.finish(seconds)
         self._saver.hasten()
-        await self._drain(seconds)
+        await self.supervisor.cancel("reviver")
+        await self._reviver.finish(drained - time.monotonic())
+        await self._drain(drained - time.monotonic())
         await self.supervisor.cancel("publisher", "retry")
         queued = self._intake.take_all() + self._retries.take_all()
         self._desk.let_go(queued)
         await self.supervisor.cancel("saver")
-        await self._flush(max(deadline - time.monotonic(), _LEAST_SECONDS))
+        await self._flush(max(deadline - GIVE_UP_WITHIN.total_seconds() - time.monotonic(), _LEAST_SECONDS))
         in_flight = max(len(self._ledger) - len(self._saver), 0)
         leftover = Leftover(len(queued), in_flight, self._saver.count_published)
         await self._close()
@@ -119,7 +120,7 @@ class Running:
     async def _drain(self, seconds: float) -> None:
         """Wait until nothing is in memory; or for less, if nothing will come of it."""
         waits = [asyncio.create_task(work) for work in (self._ledger.empty(), self.availability.down(), self._failed())]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
@@ -134,8 +135,9 @@ class Running:
         try:
             async with asyncio.timeout(seconds):
                 await self._saver.flush()
-        except (HeadwaterError, psycopg.Error, TimeoutError) as exc:
-            _log.warning("what became of %d events could not be written down: %s", len(self._saver), exc)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the rest of the stop goes on
+            reason = str(exc) or type(exc).__name__
+            _log.warning("what became of %d events could not be written down: %s", len(self._saver), reason)
 
     async def _close(self) -> None:
         for thread in self._threads:

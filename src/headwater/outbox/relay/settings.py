@@ -30,6 +30,8 @@ class RelaySettings:
     intake_bytes: int = 64 << 20
     # Four claims: enough that the broker never waits for the database.
     retry_events: int = 4_000
+    # Of their payloads; what is claimed in one go may be beyond it.
+    retry_bytes: int = 64 << 20
     # As much as one confirm timeout brings at 2,000 events/s, should the database be away.
     save_events: int = 20_000
     # In one go to the broker, and so unconfirmed at most. All that waits is taken at once: under load the window fills by
@@ -50,8 +52,9 @@ class RelaySettings:
     # Then from the table, after a wait between 0 and this time, doubled each time up to a limit.
     retry_wait: timedelta = timedelta(seconds=1)
     longest_wait: timedelta = timedelta(minutes=5)
-    # Then it is dead: kept and listed, and sent again when somebody says so. By the waits above that is an hour and a half.
-    max_attempts: int = 20
+    # Then it is dead: kept and listed, and sent again when somebody says so. By the waits above that is three to four hours
+    # of a broker that is there and does not take it, such as a queue that is full over lunch.
+    max_attempts: int = 100
     # How often the table is searched for what nobody holds, and how many are claimed by one statement.
     revive_every: timedelta = timedelta(seconds=2)
     claim_rows: int = 1_000

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from headwater.brokers.base import Broker, Offered, Published
+from headwater.brokers.base import Broker, Offered
 from headwater.model import Messages
 
 T = TypeVar("T")
@@ -34,9 +34,6 @@ class BrokerThread:
 
     async def offer(self, make: Callable[[], Messages]) -> Offered:
         return await self._run(lambda: self._broker.offer(make()))
-
-    async def publish(self, make: Callable[[], Messages]) -> Published:
-        return await self._run(lambda: self._broker.publish(make()))
 
     async def check(self) -> None:
         await self._run(self._broker.check)

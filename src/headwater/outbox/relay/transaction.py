@@ -1,14 +1,17 @@
 """Transactions of the application whose events are handed to the relay after the commit.
 
 Events are checked and encoded when they are published, and written just before the commit: their lease begins when it is
-needed, and what a savepoint takes back is not written at all. One event is written in one round trip with the commit, as two
-statements of one message; psycopg's pipeline mode would do that too, at twice the cost in this process's time.
+needed, and what a savepoint takes back is not written at all. Where somebody else makes savepoints they are written at once,
+so that the server takes them back. One event is written in one round trip with the commit, as two statements of one message;
+psycopg's pipeline mode would do that too, at twice the cost in this process's time.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import timedelta
+from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -21,10 +24,14 @@ from headwater.outbox.event import EncodedEvent, Event
 from headwater.outbox.publish import chunks, prepare_events
 from headwater.outbox.relay.pending import Pending
 from headwater.outbox.relay.tracing import publish_span
+from headwater.outbox.relay.watch import Watch, watching
 from headwater.outbox.transaction import AnyConnection
 from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync
 
 AnyConnectionT = TypeVar("AnyConnectionT", bound=AnyConnection)
+
+# How long a request that is cancelled at its commit waits for it: a commit takes milliseconds, unless it waits for a lock.
+_COMMIT_GRACE: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,9 @@ class Written:
 class _Open(Generic[AnyConnectionT]):
     """A transaction that is open, on either kind of connection."""
 
-    def __init__(self, connection: AnyConnectionT, taker: Taker) -> None:
+    def __init__(self, connection: AnyConnectionT, taker: Taker, watch: Watch) -> None:
         self.connection = connection
-        self._taker, self._pending = taker, Pending()
+        self._taker, self._watch, self._pending = taker, watch, Pending()
         self._outer_depth = depth_of(connection) - 1
         self._wrote_early = False
 
@@ -78,22 +85,45 @@ class _Open(Generic[AnyConnectionT]):
         """Events as they are written, or OutboxError; the transaction stays as it was."""
         if not self.is_open:
             raise OutboxError("the transaction has ended, and nothing can be published in it any more; publish inside of it")
+        self._require_same()
         with publish_span(events):
             return prepare_events(self.connection, events, self._taker.max_bytes)
 
-    def _is_in_foreign_block(self) -> bool:
-        """Whether a savepoint was made that is not ours, so that nobody tells us what becomes of it."""
-        return depth_of(self.connection) != self._outer_depth + self._pending.depth
+    def _require_same(self) -> None:
+        """Raise OutboxError if the block's transaction is over; what is open now, if anything, is another."""
+        if self._watch.has_ended or (
+            not self._is_in_pipeline and self.connection.info.transaction_status == TransactionStatus.IDLE
+        ):
+            raise OutboxError(
+                "a statement has ended the transaction inside of its block, so its events belong to none and are not "
+                "published; leave the end to the block, and raise psycopg.Rollback to roll back"
+            )
+
+    def _is_for_server(self) -> bool:
+        """Whether a savepoint was made that is not ours, or may have been, so that nobody tells us what becomes of it."""
+        is_foreign = depth_of(self.connection) != self._outer_depth + self._pending.depth
+        # In a pipeline we learn of statements only when their results have come.
+        return is_foreign or self._watch.saw_savepoint or self._is_in_pipeline
+
+    @property
+    def _is_in_pipeline(self) -> bool:
+        return self.connection.pgconn.pipeline_status != PipelineStatus.OFF
 
     def _early(self, events: Sequence[EncodedEvent]) -> list[Statement[object]]:
-        """Write at once, for whoever finds it: then the server takes back what a foreign savepoint takes back."""
+        """Write at once, for whoever finds it: then the server takes back what a savepoint takes back."""
         self._wrote_early = True
         return [statements.insert_messages(chunk) for chunk in chunks(events)]
 
     def _may_commit(self, events: Sequence[EncodedEvent]) -> bool:
         """Whether the insert and the commit can go in one message: arrays would have to be written out, and a pipeline takes
         one statement at a time."""
-        return len(events) == 1 and self.connection.pgconn.pipeline_status == PipelineStatus.OFF
+        return len(events) == 1 and not self._is_in_pipeline
+
+    def _taken(self) -> list[EncodedEvent]:
+        """What is to be written at the end, or OutboxError if it is not this transaction's end."""
+        if events := self._pending.take():
+            self._require_same()
+        return events
 
     def _inserts(self, events: Sequence[EncodedEvent], lease: Lease) -> list[Statement[int]]:
         if len(events) == 1:
@@ -134,7 +164,7 @@ class RelayTransaction(_Open[psycopg.AsyncConnection[Any]]):
 
     async def publish_many(self, events: Sequence[Event]) -> list[UUID]:
         ready = self._prepared(events)
-        if self._is_in_foreign_block():
+        if self._is_for_server():
             for statement in self._early(ready):
                 await execute(self.connection, statement)
         else:
@@ -155,7 +185,7 @@ class RelayTransaction(_Open[psycopg.AsyncConnection[Any]]):
 
     async def write(self, block: psycopg.AsyncTransaction) -> Written:
         """Write the events, at the end of the transaction, which may have committed then."""
-        events = self._pending.take()
+        events = self._taken()
         lease = self._taker.lease(len(events))
         created_us: list[int] = []
         if self._may_commit(events):
@@ -192,7 +222,7 @@ class RelayTransactionSync(_Open[psycopg.Connection[Any]]):
 
     def publish_many(self, events: Sequence[Event]) -> list[UUID]:
         ready = self._prepared(events)
-        if self._is_in_foreign_block():
+        if self._is_for_server():
             for statement in self._early(ready):
                 execute_sync(self.connection, statement)
         else:
@@ -213,7 +243,7 @@ class RelayTransactionSync(_Open[psycopg.Connection[Any]]):
 
     def write(self, block: psycopg.Transaction) -> Written:
         """Write the events, at the end of the transaction, which may have committed then."""
-        events = self._pending.take()
+        events = self._taken()
         lease = self._taker.lease(len(events))
         created_us: list[int] = []
         if self._may_commit(events):
@@ -237,18 +267,43 @@ async def open_transaction(
             yield outer
         return
     refuse_foreign(connection)
-    written: Written | None = None
-    async with connection.transaction() as block:
-        opened = open_ones[connection] = RelayTransaction(connection, taker)
+    async with AsyncExitStack() as block:
+        inner = await block.enter_async_context(connection.transaction())
+        opened = open_ones[connection] = RelayTransaction(connection, taker, block.enter_context(watching(connection)))
         try:
             yield opened
-            written = await opened.write(block)
+            await _in_whole(_end(opened, inner, block.pop_all()))
         finally:
             opened.close()
             del open_ones[connection]
-    # Not there when psycopg's `Rollback` was raised, and the block has ended without an error.
-    if written is not None:
-        opened.hand_over(written)
+
+
+async def _end(opened: RelayTransaction, inner: psycopg.AsyncTransaction, block: AsyncExitStack) -> None:
+    async with block:
+        written = await opened.write(inner)
+    opened.hand_over(written)
+
+
+async def _in_whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end although the caller is cancelled meanwhile, who hears of that afterwards.
+
+    Else a commit may be done of which nobody knows, and its events would wait until their lease ends. One that takes long is
+    cancelled after all.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait([task], timeout=_COMMIT_GRACE.total_seconds())
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            # The caller was cancelled, which says enough; asyncio would complain of an error that nobody has asked for.
+            if not task.cancelled():
+                task.exception()
+        raise
+    task.result()
 
 
 @contextmanager
@@ -262,14 +317,15 @@ def open_transaction_sync(
         return
     refuse_foreign(connection)
     written: Written | None = None
-    with connection.transaction() as block:
-        opened = open_ones[connection] = RelayTransactionSync(connection, taker)
+    with connection.transaction() as block, watching(connection) as watch:
+        opened = open_ones[connection] = RelayTransactionSync(connection, taker, watch)
         try:
             yield opened
             written = opened.write(block)
         finally:
             opened.close()
             del open_ones[connection]
+    # Not there when psycopg's `Rollback` was raised, and the block has ended without an error.
     if written is not None:
         opened.hand_over(written)
 

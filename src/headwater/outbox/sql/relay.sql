@@ -83,8 +83,8 @@ update headwater.outbox_message as message
    and message.status <> 'published';
 
 -- name: save_unpublished
--- What was not sent, or not taken: to be tried again now or later, or dead. Only what this instance still holds, or what
--- nobody does where lanes have owners instead of rows.
+-- What was not sent, or not taken: to be tried again now or later, or dead. Only what this instance still holds; without an
+-- instance whatever it is, for the owner of a lane.
 update headwater.outbox_message as message
    set status = given.status,
        attempts = message.attempts + given.attempts,
@@ -105,7 +105,7 @@ update headwater.outbox_message as message
    and message.created_at >= timestamptz 'epoch' + %(first_us)s::bigint * interval '1 microsecond'
    and message.created_at <= timestamptz 'epoch' + %(last_us)s::bigint * interval '1 microsecond'
    and message.status = 'pending'
-   and message.locked_by is not distinct from %(instance)s::text;
+   and (%(instance)s::text is null or message.locked_by = %(instance)s::text);
 
 -- name: measure_age
 -- How long ago the oldest message was written that is not published and not dead.
@@ -178,6 +178,24 @@ select by_process_since as since, lanes from headwater.outbox_served;
 -- name: set_served
 insert into headwater.outbox_served (lanes) values (%(lanes)s);
 
+-- name: exclude_relays
+-- Wait until no relay is connected, and let none connect until the transaction ends; for so long as lock_timeout says.
+select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('headwater outbox relays', 0))::text;
+
+-- name: limit_waiting
+select pg_catalog.set_config('lock_timeout', %(milliseconds)s::text, true);
+
+-- name: list_relays
+-- The server's processes of the connections that relays of the table have.
+select lock.pid
+  from pg_catalog.pg_locks as lock
+ where lock.locktype = 'advisory'
+   and lock.granted
+   and lock.database = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
+   and lock.objsubid = 1
+   and (lock.classid::bigint << 32 | lock.objid::bigint) = pg_catalog.hashtextextended('headwater outbox relays', 0)
+ order by lock.pid;
+
 -- name: clear_served
 delete from headwater.outbox_served;
 
@@ -228,9 +246,11 @@ with present as (
      cross join share
      where lane.lane = ranked.lane
        and (ranked.is_mine or ranked.place <= share.lanes)
-    returning lane.lane
+    returning lane.lane, lane.epoch
 )
-select coalesce((select array_agg(kept.lane order by kept.lane) from kept), array[]::integer[]) as lanes, share.lanes as share
+select coalesce((select array_agg(kept.lane order by kept.lane) from kept), array[]::integer[]) as lanes,
+       coalesce((select array_agg(kept.epoch order by kept.lane) from kept), array[]::bigint[]) as epochs,
+       share.lanes as share
   from share;
 
 -- name: give_up_lanes
@@ -251,7 +271,9 @@ update headwater.outbox_lane
  where owner = %(instance)s;
 
 -- name: read_lanes
--- What is to be sent in some lanes, in the order of writing. What has no key is spread by its id.
+-- What is to be sent in some lanes, in the order of writing. What has no key is spread by its id. One that is to be tried later
+-- holds up those of its key that were written after it. All of it by one time, or it could be late for itself and not for them;
+-- and keys are looked at only if there is such a one at all.
 select message.id::text as id,
        (extract(epoch from message.created_at) * 1000000)::bigint as created_us,
        message.topic,
@@ -266,6 +288,26 @@ select message.id::text as id,
            (pg_catalog.hashtextextended(coalesce(message.key, message.id::text), 0) & 9223372036854775807)
            %% %(count)s::bigint
        ) = any(%(lanes)s::bigint[])
+   and (message.next_attempt_at is null or message.next_attempt_at <= pg_catalog.statement_timestamp())
+   and (
+           not (
+               select exists (
+                   select
+                     from headwater.outbox_message as later
+                    where later.status = 'pending'
+                      and later.next_attempt_at > pg_catalog.statement_timestamp()
+               )
+           )
+           or not exists (
+               select
+                 from headwater.outbox_message as later
+                where later.status = 'pending'
+                  and later.next_attempt_at > pg_catalog.statement_timestamp()
+                  and later.key = message.key
+                  and later.created_at <= message.created_at
+                  and (later.created_at, later.id) < (message.created_at, message.id)
+           )
+       )
  order by message.created_at, message.id
  limit %(limit)s;
 
@@ -280,8 +322,9 @@ update headwater.outbox_message
 -- name: prepare_session
 -- For the connections of the relay: a standby that commits wait for must not hold them up. And rows are found by their keys,
 -- whatever the statistics say: to take the first thousand of a million that wait, a planner that knows better reads and sorts
--- all of them.
-select pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
+-- all of them. As long as one of them is open, no `release` says that no relay is there.
+select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended('headwater outbox relays', 0))::text,
+       pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
        pg_catalog.set_config('synchronous_commit', 'local', false),
        pg_catalog.set_config('enable_seqscan', 'off', false),
        pg_catalog.set_config('enable_bitmapscan', 'off', false),
@@ -295,7 +338,7 @@ grant usage on schema headwater to {role};
 grant execute on function headwater.uuid_v7() to {role};
 grant select, update, insert (id, topic, type, key, payload, headers, locked_by, locked_until)
    on headwater.outbox_message to {role};
-grant select on headwater.migration, headwater.outbox_checkpoint to {role};
+grant select on headwater.migration, headwater.outbox_checkpoint, headwater.outbox_delivered to {role};
 grant select, insert, update, delete
    on headwater.outbox_served, headwater.outbox_lane, headwater.outbox_instance
    to {role};

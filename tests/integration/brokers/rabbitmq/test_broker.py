@@ -411,12 +411,50 @@ def test_a_broker_out_of_memory_leaves_what_it_was_sent_and_is_sent_no_more_unti
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match="low on memory"):
                 broker.offer(messages(message(topic, b"never")))
+        with pytest.raises(BrokerUnavailable, match=r"takes no messages for now \(low on memory\)"):
+            broker.check()
     finally:
         rabbitmq.control("set_vm_memory_high_watermark", "0.4")
     eventually(lambda: is_taken(broker, message(topic, b"after")))
     kept = held(topic)
     assert b"never" not in kept
     assert [kept[0], kept[-1]] == [b"before", b"after"]
+
+
+class SlowToDeclare(Proxy):
+    """Each queue that is declared takes its time, and is told in the end."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        super().__init__(url)
+        self._seconds, self.declared = seconds, 0
+
+    def _pump(self, source: socket.socket, target: socket.socket, frozen: Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if b"x-queue-type" in data:
+                    self.declared += 1
+                    Event().wait(self._seconds)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+def test_all_queues_that_an_offer_makes_have_its_timeout_together_and_the_next_one_goes_on(rabbitmq, open_broker, held):
+    topics = [f"made-{uuid.uuid4().hex}" for _ in range(4)]
+    rows = [message(topic, b"1") for topic in topics]
+    with SlowToDeclare(rabbitmq.url, 0.4) as proxy:
+        broker = open_broker(url=proxy.url, declare=True, timeout=HASTY)
+        with pytest.raises(BrokerUnavailable, match="does not answer within 1 s"):
+            broker.offer(messages(*rows))
+        assert proxy.declared <= 3
+        eventually(lambda: is_offered(broker, rows))
+    assert [held(topic) for topic in topics] == [[b"1"]] * 4
+
+
+def is_offered(broker, rows) -> bool:
+    try:
+        return bool(broker.offer(messages(*rows)) == Offered(len(rows)))
+    except BrokerUnavailable:
+        return False
 
 
 def is_taken(broker, row) -> bool:

@@ -42,7 +42,7 @@ async def start_relay(outbox_url: str, rabbitmq: RabbitmqNode) -> AsyncIterator[
             relay = OutboxRelay(
                 url or outbox_url,
                 broker or RabbitmqAccess(url=rabbitmq.url),
-                RelaySettings(**{"retention": None, **settings}),
+                RelaySettings(**settings),
                 instance=instance,
             )
             await stack.enter_async_context(relay)

@@ -5,15 +5,21 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.broker import NatsBrokerSettings
 from headwater.brokers.rabbitmq import RabbitmqAccess
+from headwater.brokers.rabbitmq.broker import RabbitmqBroker
 from headwater.brokers.registry import NatsMessages
-from headwater.errors import RelayFailed
+from headwater.errors import BrokerError, RelayFailed
 from headwater.outbox import Event
+from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.messages import as_messages
 from headwater.outbox.relay.outcome import Judge
+from headwater.outbox.relay.reviver import Reviver
+from headwater.outbox.relay.saver import Saver
 from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
 from tests.proxy import Proxy
 
@@ -300,6 +306,153 @@ async def test_what_a_task_had_when_it_failed_is_found_in_the_table(start_relay,
     await eventually(lambda: statuses(outbox_url) == {"published": 5})
     assert relay.counts.restarts == 1
     assert set(arrived.ids()) == set(sent)
+
+
+async def test_a_saver_that_fails_is_started_again_with_what_it_had(start_relay, client, queue, outbox_url, monkeypatch):
+    failures = iter([ZeroDivisionError("no luck"), ZeroDivisionError("no luck")])
+    save = Saver._save_published
+
+    async def unlucky(self, batch):
+        for failure in failures:
+            raise failure
+        await save(self, batch)
+
+    monkeypatch.setattr(Saver, "_save_published", unlucky)
+    arrived = queue()
+    relay = await start_relay()
+    sent = await publish_many(relay, client, arrived.name, 5)
+    await eventually(lambda: statuses(outbox_url) == {"published": 5})
+    assert relay.counts.restarts == 2
+    assert sorted(arrived.ids()) == sorted(sent), "each once"
+    assert relay.counts.suspected_duplicates == 0
+
+
+async def test_a_reviver_that_fails_is_started_again_and_finds_what_waits(
+    start_relay, client, queue, outbox_url, monkeypatch
+):
+    failures = iter([ZeroDivisionError("no luck"), ZeroDivisionError("no luck")])
+    claim = Reviver._claim
+
+    async def unlucky(self, *given):
+        for failure in failures:
+            raise failure
+        return await claim(self, *given)
+
+    arrived = queue()
+    relay = await start_relay(revive_every=timedelta(milliseconds=50))
+    await eventually(lambda: relay.counts.sweeps)
+    monkeypatch.setattr(Reviver, "_claim", unlucky)
+    await client.execute(
+        "insert into headwater.outbox_message (topic, type, payload) values (%s, 'Bare', '1')", [arrived.name]
+    )
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    assert relay.counts.restarts == 2
+    assert len(arrived.ids()) == 1
+
+
+async def test_a_reviver_that_always_fails_ends_the_relay_and_events_wait_for_the_next(
+    start_relay, client, queue, outbox_url, monkeypatch
+):
+    async def broken(self, *given):
+        raise ZeroDivisionError("no luck")
+
+    arrived = queue()
+    relay = await start_relay(restarts=1, revive_every=timedelta(milliseconds=50))
+    sent = await publish_many(relay, client, arrived.name, 5)
+    await eventually(lambda: statuses(outbox_url) == {"published": 5})
+    with monkeypatch.context() as patched:
+        patched.setattr(Reviver, "_claim", broken)
+        with pytest.raises(RelayFailed, match="task 'reviver' of the outbox relay failed 2 times"):
+            await relay.wait()
+    assert not relay.is_running
+    sent += await publish_many(relay, client, arrived.name, 5)
+    assert statuses(outbox_url) == {"published": 5, "pending": 5}
+    await start_relay()
+    await eventually(lambda: statuses(outbox_url) == {"published": 10})
+    assert sorted(arrived.ids()) == sorted(sent), "each once"
+
+
+async def test_a_tracing_that_breaks_holds_up_no_event(start_relay, client, queue, outbox_url, monkeypatch):
+    class Broken(SpanProcessor):
+        failures = 0
+
+        def on_end(self, span):
+            if span.name == "send":
+                Broken.failures += 1
+                raise RuntimeError("the exporter broke")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    arrived = queue()
+    relay = await start_relay(restarts=0)
+    with trace.get_tracer("test").start_as_current_span("request"):
+        sent = await publish_many(relay, client, arrived.name, 3)
+    await eventually(lambda: statuses(outbox_url) == {"published": 3})
+    assert Broken.failures == 3
+    assert sorted(arrived.ids()) == sorted(sent), "each once"
+    assert relay.is_running
+
+
+async def test_a_broker_that_is_short_of_memory_is_away_until_it_has_some_and_that_is_said_once(
+    start_relay, client, queue, outbox_url, rabbitmq, monkeypatch, caplog
+):
+    checks: list[bool] = []
+    check = RabbitmqBroker.check
+
+    def noted(self):
+        try:
+            check(self)
+        except BrokerError:
+            checks.append(False)
+            raise
+        checks.append(True)
+
+    monkeypatch.setattr(RabbitmqBroker, "check", noted)
+    arrived = queue()
+    relay = await start_relay(lease=timedelta(seconds=4), confirm_timeout=SECOND, max_attempts=4)
+    sent = await publish_many(relay, client, arrived.name, 1)
+    await eventually(lambda: statuses(outbox_url) == {"published": 1})
+    await asyncio.to_thread(rabbitmq.control, "set_vm_memory_high_watermark", "0.000001")
+    try:
+        while relay.counts.is_broker_up:
+            sent += await publish_many(relay, client, arrived.name, 1)
+            await asyncio.to_thread(statuses, outbox_url)
+        for round_ in range(1, 6):
+            sent += await publish_many(relay, client, arrived.name, 1)
+            await eventually(lambda wanted=round_: checks.count(False) >= wanted, seconds=30)
+        assert not relay.counts.is_broker_up
+    finally:
+        await asyncio.to_thread(rabbitmq.control, "set_vm_memory_high_watermark", "0.4")
+    await eventually(lambda: statuses(outbox_url) == {"published": len(sent)}, seconds=30)
+    assert set(arrived.ids()) == set(sent)
+    assert relay.counts.dead == 0
+    said = [record.getMessage() for record in caplog.records if record.name == Availability.__module__]
+    assert len(said) == 2
+    assert "low on memory" in said[0]
+    assert "is back" in said[1]
+
+
+async def test_large_events_that_wait_in_the_table_are_claimed_no_faster_than_memory_allows(
+    start_relay, client, queue, outbox_url, rabbitmq
+):
+    arrived = queue()
+    await client.execute(
+        "insert into headwater.outbox_message (topic, type, payload) "
+        "select %s, 'Large', to_json(repeat('x', 1000000)) from generate_series(1, 60)",
+        [arrived.name],
+    )
+    with Proxy(rabbitmq.url) as proxy:
+        proxy.swallow = b"x" * 1000
+        relay = await start_relay(RabbitmqAccess(url=proxy.url), claim_rows=10, retry_bytes=5_000_000, revive_every=SECOND)
+        # Eight are under way, so that there is room for another claim, and then for none.
+        await eventually(lambda: relay.counts.revived == 20)
+        for _ in range(20):
+            await asyncio.to_thread(statuses, outbox_url)
+        assert (relay.counts.revived, relay.counts.in_flight, relay.fills["retry"]) == (20, 8, 12)
+        proxy.swallow = None
+        proxy.cut()
+        await eventually(lambda: statuses(outbox_url) == {"published": 60}, seconds=60)
 
 
 async def test_credentials_that_are_changed_while_it_runs_are_waited_for(start_relay, client, queue, outbox_url, rabbitmq):

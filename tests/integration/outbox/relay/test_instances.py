@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from datetime import timedelta
 
@@ -121,12 +123,123 @@ async def test_lanes_are_shared_and_those_of_a_stopped_instance_go_to_others_at_
         with psycopg.connect(outbox_url) as connection:
             return dict(connection.execute("select owner, count(*) from headwater.outbox_lane group by owner").fetchall())
 
-    await start_relay(instance="a", **settings)
-    await eventually(lambda: owners() == {"a": 4})
-    second = await start_relay(instance="b", **settings)
-    await eventually(lambda: owners() == {"a": 2, "b": 2})
+    first = await start_relay(**settings)
+    await eventually(lambda: owners() == {first.instance: 4})
+    second = await start_relay(**settings)
+    await eventually(lambda: owners() == {first.instance: 2, second.instance: 2})
     await second.stop()
-    await eventually(lambda: owners() == {"a": 4})
+    await eventually(lambda: owners() == {first.instance: 4})
+
+
+async def test_instances_that_are_given_the_same_name_are_told_apart(start_relay, outbox_url, client):
+    settings = {"order_by_key": True, "lanes": 4, "lease": timedelta(seconds=3), "confirm_timeout": MOMENT}
+    relays = [await start_relay(instance="web", **settings) for _ in range(2)]
+    names = {relay.instance for relay in relays}
+    assert len(names) == 2
+    assert all(name.startswith("web-") for name in names)
+
+    def owners() -> dict[str | None, int]:
+        with psycopg.connect(outbox_url) as connection:
+            return dict(connection.execute("select owner, count(*) from headwater.outbox_lane group by owner").fetchall())
+
+    await eventually(lambda: owners() == dict.fromkeys(names, 2))
+    await relays[0].stop()
+    await relays[0].start()
+    assert relays[0].instance not in names, "the leases of an earlier start are not its own"
+
+
+PRELOADED = """
+import asyncio, os, sys
+import psycopg
+from headwater.outbox import OutboxRelay, RelaySettings
+
+url, broker = sys.argv[1:]
+relay = OutboxRelay(url, broker, RelaySettings(order_by_key=True, claim_rows=50))
+
+async def work():
+    async with relay:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            pending = "select exists (select from headwater.outbox_message where status = 'pending')"
+            while (await (await connection.execute(pending)).fetchone())[0]:
+                await asyncio.sleep(0.05)
+
+children = []
+for _ in range(3):
+    if (child := os.fork()) == 0:
+        asyncio.run(work())
+        os._exit(0)
+    children.append(child)
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+async def test_workers_forked_from_a_process_that_made_the_relay_keep_the_order(client, queue, outbox_url, rabbitmq):
+    """As those of a server that loads the application before it forks."""
+    arrived = queue()
+    await client.execute(
+        "insert into headwater.outbox_message (topic, type, key, payload) "
+        "select %s, 'Counted', 'k', n::text::json from generate_series(1, 3000) as n",
+        [arrived.name],
+    )
+    ids = [str(row["id"]) for row in rows(outbox_url, "id")]
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", PRELOADED, outbox_url, rabbitmq.url], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert arrived.ids() == ids
+
+
+FORKED = """
+import asyncio, os, sys
+import psycopg
+from headwater.outbox import OutboxRelay, RelaySettings
+
+url, broker, topic = sys.argv[1:]
+
+async def main():
+    async with OutboxRelay(url, broker) as relay:
+        if (child := os.fork()) == 0:
+            with psycopg.connect(url) as connection, relay.transaction_sync(connection) as tx:
+                tx.publish(topic, "Forked", 1)
+            print(relay.is_running, relay.lease(1).instance, flush=True)
+            os._exit(0)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            await asyncio.sleep(0.02)
+        while not relay.counts.published:
+            await asyncio.sleep(0.02)
+        print(relay.is_running, relay.counts.revived)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_forked_child_leaves_its_events_to_whoever_finds_them(queue, outbox_url, rabbitmq):
+    """Its copy of the relay does not run: what it took nobody would send."""
+    arrived = queue()
+    command = [sys.executable, "-c", FORKED, outbox_url, rabbitmq.url, arrived.name]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False None", "True 1"], done.stderr
+    assert len(arrived.ids()) == 1
+
+
+async def test_of_two_starts_at_once_one_is_refused(outbox_url, rabbitmq):
+    relay = OutboxRelay(outbox_url, rabbitmq.url)
+    first, second = await asyncio.gather(relay.start(), relay.start(), return_exceptions=True)
+    assert first is None
+    assert isinstance(second, OutboxError)
+    assert "running already" in str(second)
+    await relay.stop()
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("outbox ")]
+
+
+async def test_a_start_that_failed_may_be_repeated(outbox_url, rabbitmq, connection):
+    relay = OutboxRelay(outbox_url, rabbitmq.url)
+    connection.execute("insert into headwater.outbox_served (lanes) values (3)")
+    with pytest.raises(OutboxError, match="3 lanes"):
+        await relay.start()
+    connection.execute("delete from headwater.outbox_served")
+    async with relay:
+        assert relay.is_running
 
 
 async def test_a_lane_is_sent_by_another_when_its_owner_has_died(start_relay, client, queue, outbox_url):

@@ -1,7 +1,9 @@
 """What becomes of events after an attempt."""
 
+import math
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from headwater.outbox.relay.settings import RelaySettings
 from tests.unit.outbox.relay.entries import entry
 
 SETTINGS = RelaySettings()
+HOUR = 3600
 
 
 def judge(entries, offered, *, settings=SETTINGS, now=0.0, chance=1.0):
@@ -45,8 +48,25 @@ def test_what_was_found_in_the_table_goes_back_there_at_once_and_waits_longer_ea
 
 def test_the_last_attempt_makes_it_dead_with_the_reason_of_the_broker():
     nacked = Offered(0, left=(Left(0, "full", was_sent=True),))
-    (dead,) = judge([entry(attempts=19, committed=None)], nacked).unpublished
-    assert (dead.status, dead.error) == ("dead", "given up after 20 attempts: full")
+    (dead,) = judge([entry(attempts=99, committed=None)], nacked).unpublished
+    assert (dead.status, dead.error) == ("dead", "given up after 100 attempts: full")
+
+
+@pytest.mark.parametrize(("chance", "least", "most"), [(0.5, 3 * HOUR, 4 * HOUR), (1.0, 7 * HOUR, 8 * HOUR)])
+def test_a_queue_that_stays_full_makes_an_event_dead_after_some_hours(chance, least, most):
+    """Half of the longest wait is the mean of a jitter that is full."""
+    nacked = Offered(0, left=(Left(0, "full", was_sent=True, was_answered=True),))
+    at, waiting, is_dead = 0.0, entry(deadline=math.inf), False
+    while not is_dead:
+        outcome = judge([waiting], nacked, now=at, chance=chance)
+        if outcome.again:
+            ((at, _),) = outcome.again
+            continue
+        (written,) = outcome.unpublished
+        is_dead = written.status == "dead"
+        at += written.wait_seconds or 0.0
+        waiting = entry(attempts=waiting.attempts + waiting.tries, committed=None, deadline=math.inf)
+    assert least < at < most
 
 
 def test_a_quick_retry_that_would_not_fit_into_the_lease_is_left_to_the_table():
@@ -56,7 +76,7 @@ def test_a_quick_retry_that_would_not_fit_into_the_lease_is_left_to_the_table():
 
 
 def test_what_was_never_sent_has_had_no_attempt():
-    unsent = entry(attempts=19, committed=None)
+    unsent = entry(attempts=99, committed=None)
     (later,) = judge([unsent], Offered(0, left=(Left(0, "gone", was_sent=False),))).unpublished
     assert (later.status, unsent.tries) == ("pending", 0)
 
@@ -71,7 +91,7 @@ def test_only_what_was_under_way_without_an_answer_is_suspected():
     assert judge(entries, Offered(1, left=left)).suspects == [entries[1]]
 
 
-@given(st.lists(st.sampled_from(["stored", "refused", "nacked", "lost", "unsent"]), max_size=30), st.integers(0, 25))
+@given(st.lists(st.sampled_from(["stored", "refused", "nacked", "lost", "unsent"]), max_size=30), st.integers(90, 110))
 def test_every_event_has_exactly_one_outcome(fates, attempts):
     entries = [entry(str(index), attempts=attempts) for index in range(len(fates))]
     refused = tuple(Refused(index, "no") for index, fate in enumerate(fates) if fate == "refused")

@@ -4,6 +4,10 @@
 -- What is to be relayed, in the order of writing. Only rows that wait are in it, so that it stays small.
 create index outbox_message_pending on headwater.outbox_message (created_at, id) where status = 'pending';
 
+-- What is to be tried later, by the key that waits for it.
+create index outbox_message_postponed on headwater.outbox_message (key, next_attempt_at)
+ where status = 'pending' and next_attempt_at is not null;
+
 -- What could not be delivered, which is little, and stays until somebody deals with it.
 create index outbox_message_dead on headwater.outbox_message (created_at, id) where status = 'dead';
 
