@@ -38,6 +38,7 @@ from headwater.outbox.relay.transaction import (
 )
 from headwater.outbox.served import begin_serving
 from headwater.outbox.trace import trace_headers
+from headwater.outbox.transaction import require_async, require_sync
 from headwater.postgres.connect import complete, connect, connect_sync, translated
 
 _log = logging.getLogger(__name__)
@@ -155,10 +156,12 @@ class OutboxRelay:
         Inside of another one on the same connection it is a savepoint. A connection with a transaction open that is not the
         relay's is refused with OutboxError.
         """
+        require_async(connection, "transaction")
         return open_transaction(connection, self, self._open)
 
     def transaction_sync(self, connection: psycopg.Connection[Any]) -> AbstractContextManager[RelayTransactionSync]:
         """`transaction` for a connection that is not async."""
+        require_sync(connection, "transaction")
         return open_transaction_sync(connection, self, self._open_sync)
 
     def prepare(self, events: Sequence[Event | EncodedEvent]) -> list[LeasedEvent]:

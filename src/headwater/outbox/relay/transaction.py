@@ -24,7 +24,6 @@ from headwater.outbox.event import EncodedEvent, Event
 from headwater.outbox.publish import chunks, prepare_events
 from headwater.outbox.relay.pending import Pending
 from headwater.outbox.relay.tracing import publish_span
-from headwater.outbox.relay.watch import Watch, watching
 from headwater.outbox.transaction import AnyConnection
 from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync
 
@@ -71,9 +70,9 @@ class Written:
 class _Open(Generic[AnyConnectionT]):
     """A transaction that is open, on either kind of connection."""
 
-    def __init__(self, connection: AnyConnectionT, taker: Taker, watch: Watch) -> None:
+    def __init__(self, connection: AnyConnectionT, taker: Taker) -> None:
         self.connection = connection
-        self._taker, self._watch, self._pending = taker, watch, Pending()
+        self._taker, self._pending = taker, Pending()
         self._outer_depth = depth_of(connection) - 1
         self._wrote_early = False
 
@@ -91,9 +90,7 @@ class _Open(Generic[AnyConnectionT]):
 
     def _require_same(self) -> None:
         """Raise OutboxError if the block's transaction is over; what is open now, if anything, is another."""
-        if self._watch.has_ended or (
-            not self._is_in_pipeline and self.connection.info.transaction_status == TransactionStatus.IDLE
-        ):
+        if not self._is_in_pipeline and self.connection.info.transaction_status == TransactionStatus.IDLE:
             raise OutboxError(
                 "a statement has ended the transaction inside of its block, so its events belong to none and are not "
                 "published; leave the end to the block, and raise psycopg.Rollback to roll back"
@@ -103,7 +100,7 @@ class _Open(Generic[AnyConnectionT]):
         """Whether a savepoint was made that is not ours, or may have been, so that nobody tells us what becomes of it."""
         is_foreign = depth_of(self.connection) != self._outer_depth + self._pending.depth
         # In a pipeline we learn of statements only when their results have come.
-        return is_foreign or self._watch.saw_savepoint or self._is_in_pipeline
+        return is_foreign or self._is_in_pipeline
 
     @property
     def _is_in_pipeline(self) -> bool:
@@ -269,7 +266,7 @@ async def open_transaction(
     refuse_foreign(connection)
     async with AsyncExitStack() as block:
         inner = await block.enter_async_context(connection.transaction())
-        opened = open_ones[connection] = RelayTransaction(connection, taker, block.enter_context(watching(connection)))
+        opened = open_ones[connection] = RelayTransaction(connection, taker)
         try:
             yield opened
             await _in_whole(_end(opened, inner, block.pop_all()))
@@ -317,8 +314,8 @@ def open_transaction_sync(
         return
     refuse_foreign(connection)
     written: Written | None = None
-    with connection.transaction() as block, watching(connection) as watch:
-        opened = open_ones[connection] = RelayTransactionSync(connection, taker, watch)
+    with connection.transaction() as block:
+        opened = open_ones[connection] = RelayTransactionSync(connection, taker)
         try:
             yield opened
             written = opened.write(block)

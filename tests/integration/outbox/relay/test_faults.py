@@ -451,6 +451,8 @@ async def test_large_events_that_wait_in_the_table_are_claimed_no_faster_than_me
             await asyncio.to_thread(statuses, outbox_url)
         assert (relay.counts.revived, relay.counts.in_flight, relay.fills["retry"]) == (20, 8, 12)
         proxy.swallow = None
+        # Later connections work.
+        proxy.freeze()
         proxy.cut()
         await eventually(lambda: statuses(outbox_url) == {"published": 60}, seconds=60)
 

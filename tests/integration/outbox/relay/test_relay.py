@@ -95,42 +95,16 @@ async def test_a_savepoint_that_is_not_the_relays_takes_back_its_events_too(star
     await eventually(lambda: statuses(outbox_url) == {"published": 1})
 
 
-@pytest.mark.parametrize("autocommit", [True, False])
-async def test_a_savepoint_made_by_a_statement_takes_back_its_events_too(start_relay, client, queue, outbox_url, autocommit):
-    arrived = queue()
-    relay = await start_relay(revive_every=RelaySettings().lease)
-    await client.set_autocommit(autocommit)
-    async with relay.transaction(client) as tx:
-        kept = [await tx.publish(arrived.name, "Done", 1)]
-        await tx.execute("SavePoint mine")
-        await tx.publish(arrived.name, "Undone", 2)
-        async with tx.transaction():
-            await tx.publish(arrived.name, "Undone", 3)
-        await client.execute("rollback transaction to savepoint mine; release mine")
-        kept.append(await tx.publish(arrived.name, "Done", 4))
-        async with client.cursor() as cursor:
-            await cursor.execute("savepoint mine")
-        kept.append(await tx.publish(arrived.name, "Done", 5))
-    await eventually(lambda: sorted(arrived.ids()) == sorted(map(str, kept)))
-    await eventually(lambda: statuses(outbox_url) == {"published": 3})
-
-
-ENDS = ["rollback", "abort work", "rollback and chain", "rollback; begin", "savepoint a; rollback to a; rollback", "commit"]
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("end", ["rollback", "abort work", "savepoint a; rollback to a; rollback", "commit"])
 async def test_a_transaction_that_a_statement_has_ended_publishes_nothing_and_says_so(
-    start_relay, client, queue, outbox_url, end, autocommit
+    start_relay, client, queue, outbox_url, end
 ):
     arrived = queue()
     relay = await start_relay()
-    await client.set_autocommit(autocommit)
     with pytest.raises(OutboxError, match="a statement has ended the transaction inside of its block"):
         async with relay.transaction(client) as tx:
             await tx.publish(arrived.name, "Undone", 1)
             await tx.execute(end)
-            await tx.execute("select 1")
     async with relay.transaction(client) as tx:
         await tx.execute(end)
         with pytest.raises(OutboxError, match="a statement has ended the transaction inside of its block"):
@@ -141,13 +115,12 @@ async def test_a_transaction_that_a_statement_has_ended_publishes_nothing_and_sa
     assert arrived.ids() == [str(kept)]
 
 
-async def test_statements_are_prepared_by_the_connection_as_ever(start_relay, client, queue):
+async def test_a_connection_of_the_other_kind_is_refused_with_the_method_to_use(start_relay, client, outbox_url):
     relay = await start_relay()
-    for _ in range(10):
-        async with relay.transaction(client) as tx:
-            await tx.execute("select 1 + %s", [1])
-    prepared = await (await client.execute("select statement from pg_prepared_statements")).fetchall()
-    assert prepared == [("select 1 + $1",)]
+    with psycopg.connect(outbox_url) as connection, pytest.raises(OutboxError, match="use transaction_sync with it"):
+        relay.transaction(connection)
+    with pytest.raises(OutboxError, match="use transaction with it"):
+        relay.transaction_sync(client)
 
 
 async def test_a_transaction_that_is_not_the_relays_is_refused_and_stays_as_it_was(start_relay, client):
@@ -292,12 +265,16 @@ async def test_a_database_without_the_outbox_is_refused(database, rabbitmq):
 async def test_an_idle_relay_writes_nothing(start_relay, client, outbox_url):
     relay = await start_relay(revive_every=RelaySettings().save_every)
     await eventually(lambda: len(partitions(outbox_url)) == 8)
-    swept = relay.counts.sweeps
-    await eventually(lambda: relay.counts.sweeps > swept)
-    before = await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone()
-    swept = relay.counts.sweeps
-    await eventually(lambda: relay.counts.sweeps >= swept + 5)
-    assert await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone() == before
+
+    async def is_still() -> bool:
+        swept = relay.counts.sweeps
+        await eventually(lambda: relay.counts.sweeps > swept)
+        before = await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone()
+        await eventually(lambda: relay.counts.sweeps >= swept + 6)
+        return bool(await (await client.execute("select pg_current_wal_insert_lsn()")).fetchone() == before)
+
+    # The server itself writes something four times a minute at most.
+    assert await is_still() or await is_still()
 
 
 async def test_an_id_of_ones_own_is_kept(start_relay, client, queue):
