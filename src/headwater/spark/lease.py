@@ -8,7 +8,7 @@ and the run that takes over waits a little longer than that takes.
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from types import MappingProxyType
@@ -134,6 +134,9 @@ class Lease:
             # It is at a statement of a few milliseconds, or at one that hangs, which no one can wait for.
             self._thread.join(_STALE_SECONDS)
         if self._connection is not None and (self._thread is None or not self._thread.is_alive()):
+            # The server ends a session a moment after we have hung up, and somebody may want the lease at once.
+            with suppress(psycopg.Error):
+                execute_sync(self._connection, SQL["release_lease"].bind(str))
             self._connection.close()
         self._connection = self._thread = None
 

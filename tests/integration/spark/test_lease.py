@@ -47,6 +47,13 @@ def test_one_run_at_a_time_holds_a_pipeline(connection, leases):
     assert leases("another").take()
 
 
+def test_a_lease_that_is_released_can_be_taken_at_once(connection, leases):
+    for _ in range(50):
+        lease = leases()
+        assert lease.take()
+        lease.release()
+
+
 def test_whoever_stands_by_can_tell_who_runs(connection, leases):
     first, second = leases(), leases()
     first.take()

@@ -101,6 +101,10 @@ set statement_timeout = '3s';
 -- Whether the pipeline is ours to run, from now until this session ends. Never waits.
 select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('headwater pipeline ' || %(pipeline)s::text, 0)) as taken;
 
+-- name: release_lease
+-- For whoever comes next; the session has no other locks of this kind.
+select pg_catalog.pg_advisory_unlock_all()::text;
+
 -- name: find_holder
 -- The session that holds a pipeline: a lock of 64 bits is shown in two halves.
 select lock.pid,
