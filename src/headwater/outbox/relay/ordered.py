@@ -15,7 +15,7 @@ from typing import Final
 
 import psycopg
 
-from headwater.brokers.base import Broker, Left, Offered
+from headwater.brokers.base import Broker, Offered
 from headwater.errors import BrokerError, BrokerUnavailable, ConnectionLost, HeadwaterError
 from headwater.outbox import statements
 from headwater.outbox.event import EncodedEvent
@@ -26,7 +26,6 @@ from headwater.outbox.relay.counts import Counts
 from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.lanes import LaneKeeper
 from headwater.outbox.relay.leftover import Leftover
-from headwater.outbox.relay.messages import as_messages
 from headwater.outbox.relay.order import OrderedJudge
 from headwater.outbox.relay.outcome import Outcome, Unpublished
 from headwater.outbox.relay.publisher import is_answered
@@ -145,14 +144,7 @@ class OrderedPublisher:
     async def _offer(self, entries: list[Entry]) -> Offered:
         self._counts.in_flight = len(entries)
         try:
-            return await self._broker.offer(lambda: as_messages(entries))
-        except HeadwaterError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever a message makes of a driver, it must not end the relay
-            _log.warning("an attempt failed with an error that is none of the broker's: %s", exc)
-            _log.debug("the attempt failed", exc_info=exc)
-            reason = f"{type(exc).__name__}: {exc}"
-            return Offered(0, left=tuple(Left(index, reason, was_sent=True) for index in range(len(entries))))
+            return await self._broker.offer(entries)
         finally:
             self._counts.in_flight = 0
 

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
-from headwater.brokers.base import Left, Offered
-from headwater.errors import BrokerError, HeadwaterError
+from headwater.brokers.base import Offered
+from headwater.errors import BrokerError
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.backoff import full_jitter
 from headwater.outbox.relay.counts import Counts
 from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.ledger import Ledger
-from headwater.outbox.relay.messages import as_messages
 from headwater.outbox.relay.outcome import Judge, Outcome, Unpublished
 from headwater.outbox.relay.pace import Pace
 from headwater.outbox.relay.retry import RetryQueue, Suspects, sendable
@@ -159,14 +158,7 @@ class Publisher:
     async def _offer(self, entries: list[Entry]) -> Offered:
         self._counts.in_flight += len(entries)
         try:
-            return await self._broker.offer(lambda: as_messages(entries))
-        except HeadwaterError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever a message makes of a driver, it must not end the relay
-            _log.warning("an attempt failed with an error that is none of the broker's: %s", exc)
-            _log.debug("the attempt failed", exc_info=exc)
-            reason = f"{type(exc).__name__}: {exc}"
-            return Offered(0, left=tuple(Left(index, reason, was_sent=True) for index in range(len(entries))))
+            return await self._broker.offer(entries)
         finally:
             self._counts.in_flight -= len(entries)
 

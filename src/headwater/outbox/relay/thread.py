@@ -1,13 +1,18 @@
 """One thread for one connection to a broker, whose calls block; the event loop waits for them without blocking."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from headwater.brokers.base import Broker, Offered
-from headwater.model import Messages
+from headwater.brokers.base import Broker, Left, Offered
+from headwater.errors import HeadwaterError
+from headwater.outbox.relay.entry import Entry
+from headwater.outbox.relay.messages import as_messages
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Call = tuple[Callable[[], Any], asyncio.Future[Any]]
@@ -32,8 +37,17 @@ class BrokerThread:
         """Whether a call is under way, also one whose caller has given up."""
         return self._is_busy
 
-    async def offer(self, make: Callable[[], Messages]) -> Offered:
-        return await self._run(lambda: self._broker.offer(make()))
+    async def offer(self, entries: Sequence[Entry]) -> Offered:
+        """As the broker's own; an error that is none of the broker's leaves all of them, and may be any one's fault."""
+        try:
+            return await self._run(lambda: self._broker.offer(as_messages(entries)))
+        except HeadwaterError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever a message makes of a driver, it must not end the relay
+            _log.warning("an attempt failed with an error that is none of the broker's: %s", exc)
+            _log.debug("the attempt failed", exc_info=exc)
+            reason = f"{type(exc).__name__}: {exc}"
+            return Offered(0, left=tuple(Left(index, reason, was_sent=True) for index in range(len(entries))))
 
     async def check(self) -> None:
         await self._run(self._broker.check)

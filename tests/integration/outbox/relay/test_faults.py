@@ -274,7 +274,7 @@ async def test_an_event_that_breaks_the_code_of_a_driver_is_dead_and_its_neighbo
             raise ValueError("cannot digest \0 this")
         return as_messages(entries)
 
-    monkeypatch.setattr("headwater.outbox.relay.publisher.as_messages", fragile)
+    monkeypatch.setattr("headwater.outbox.relay.thread.as_messages", fragile)
     arrived = queue()
     relay = await start_relay(
         retry_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=100), max_attempts=8

@@ -87,7 +87,7 @@ async def test_an_ordered_event_that_breaks_the_code_of_a_driver_is_dead_and_the
             raise ValueError("cannot digest \0 this")
         return as_messages(entries)
 
-    monkeypatch.setattr("headwater.outbox.relay.ordered.as_messages", fragile)
+    monkeypatch.setattr("headwater.outbox.relay.thread.as_messages", fragile)
     arrived = queue()
     relay = await start_relay(max_attempts=12, **HASTY)
     async with relay.transaction(client) as tx:
