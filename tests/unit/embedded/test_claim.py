@@ -20,7 +20,7 @@ from headwater.embedded.process import Command, Process, spawn
 root, directory = sys.argv[1:]
 claim = claim_directory(pathlib.Path(root), pathlib.Path(directory) if directory else None, "sleeper")
 with claim.hold() as hold:
-    spawn(Command(["/bin/sh", "-c", "echo up; sleep 1000 & wait"]), record=claim.record, log=claim.log, hold=hold)
+    spawn(Command(["/bin/sh", "-c", "sleep 1000 & echo up; wait"]), record=claim.record, log=claim.log, hold=hold)
 while claim.log.read_text() != "up\\n":
     pass
 print(claim.directory, flush=True)
