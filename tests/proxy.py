@@ -23,14 +23,18 @@ class Proxy:
         self._generation = Event()
         self.swallow: bytes | None = None
         self.refuse = self.mute = False
+        self._acceptor = Thread(target=self._accept, daemon=True)
         port = self._listener.getsockname()[1]
         self.url = parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
 
     def __enter__(self) -> Self:
-        Thread(target=self._accept, daemon=True).start()
+        self._acceptor.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        # To close it would leave the one waiting who accepts, and let in one more.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
         self._listener.close()
         self.cut()
 

@@ -14,7 +14,11 @@ class HeadwaterError(Exception):
 
 
 class SettingsError(HeadwaterError):
-    """Wrong configuration or usage; raised before anything starts."""
+    """Wrong configuration or usage; raised before anything starts. `faults` are its sentences, where several are wrong."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
 
 
 class SchemaError(HeadwaterError):

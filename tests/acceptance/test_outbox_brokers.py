@@ -5,7 +5,7 @@ Nothing is lost, and those who write notice nothing of it.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +21,7 @@ from headwater.brokers.nats.broker import NatsBrokerSettings
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.streams import stream_info
 from headwater.brokers.registry import NatsMessages
-from headwater.embedded import EmbeddedNats, EmbeddedPostgres
-from headwater.outbox.checkpoint import prepare_outbox
+from headwater.embedded import EmbeddedNats
 from headwater.spark.settings import MIB, OutboxLanes
 from tests.acceptance.running import fetch
 from tests.nats_streams import fresh_namespace, stored
@@ -42,7 +41,6 @@ from tests.outbox import (
 )
 from tests.proxy import Proxy
 from tests.rabbitmq import RabbitmqNode
-from tests.servers import fresh_database
 from tests.waiting import eventually
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
@@ -54,19 +52,6 @@ BATCH, BATCH_MESSAGES = MIB // 16, 450
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
-
-
-@pytest.fixture
-def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
-        yield url
-
-
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
 
 
 def test_a_broker_that_is_away_holds_up_the_relay_and_nobody_else(

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,7 @@ from threading import Event
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.embedded import EmbeddedPostgres
-from headwater.outbox.checkpoint import prepare_outbox, reset_checkpoint
+from headwater.outbox.checkpoint import reset_checkpoint
 from headwater.postgres.connect import connect_sync
 from tests.acceptance.running import running
 from tests.outbox import (
@@ -31,7 +30,6 @@ from tests.outbox import (
     write_relay_file,
 )
 from tests.rabbitmq import RabbitmqNode
-from tests.servers import fresh_database
 from tests.waiting import eventually
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
@@ -45,19 +43,6 @@ BATCH, BATCH_MESSAGES = "64KiB", 450
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 900)]
 
 Note = Callable[[str, object], None]
-
-
-@pytest.fixture
-def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
-        yield url
-
-
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
 
 
 def _write_file(

@@ -30,12 +30,6 @@ Note = Callable[[str, object], None]
 
 
 @pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
-
-
-@pytest.fixture
 def place() -> Iterator[Path]:
     """Where every user may pass: servers run as one of their own."""
     base = Path(tempfile.mkdtemp(dir="/var/tmp"))

@@ -62,19 +62,6 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG
 Note = Callable[[str, object], None]
 
 
-@pytest.fixture
-def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
-        yield url
-
-
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
-
-
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_slot_dropped_while_stopped_costs_nothing(
     major: int,

@@ -4,7 +4,7 @@ Nothing is lost, those who write notice nothing, and what may come twice is coun
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -14,8 +14,6 @@ import psycopg
 import pytest
 
 from headwater.brokers.rabbitmq import RabbitmqAccess
-from headwater.embedded import EmbeddedPostgres
-from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.statements import list_dead, revive_dead
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import execute_sync, fetch_sync
@@ -23,7 +21,6 @@ from tests.outbox import Message, Queue, queue_access, tally
 from tests.proxy import Proxy
 from tests.rabbitmq import RabbitmqNode
 from tests.relaying import RelayProducer, RelayThread, events_of, require_none_lost, statuses, wait_until_settled
-from tests.servers import fresh_database
 from tests.waiting import eventually
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
@@ -33,19 +30,6 @@ OUTAGE_SECONDS = 60 if LONG else 5
 pytestmark = pytest.mark.timeout(1800 if LONG else 300)
 
 Note = Callable[[str, object], None]
-
-
-@pytest.fixture
-def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
-        yield url
-
-
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])

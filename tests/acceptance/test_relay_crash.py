@@ -38,12 +38,6 @@ def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
-
-
 def test_a_relay_process_that_is_killed_half_way_loses_nothing(
     source: str, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
 ) -> None:

@@ -1,33 +1,16 @@
 """A pipeline over an outbox that relays inside of processes serve: refused before anything is sent a second time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headwater.embedded import EmbeddedPostgres
-from headwater.outbox.checkpoint import prepare_outbox
 from tests.acceptance.running import fetch, run_once
 from tests.outbox import Queue, queue_access
 from tests.rabbitmq import RabbitmqNode
 from tests.relaying import RelayProducer, RelayThread
-from tests.servers import fresh_database
 from tests.spark import java_home, quick_settings
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def source(postgres18: EmbeddedPostgres) -> Iterator[str]:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
-        yield url
-
-
-@pytest.fixture
-def queue(rabbitmq: RabbitmqNode) -> Iterator[Queue]:
-    with Queue(rabbitmq) as queue:
-        yield queue
 
 
 def test_a_run_of_a_pipeline_is_refused_in_one_line_while_relays_serve_the_outbox(

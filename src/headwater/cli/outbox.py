@@ -118,7 +118,7 @@ def purge(
 def _duration(option: str, text: str) -> timedelta:
     try:
         return parse_duration(text)
-    except (ValueError, OverflowError) as exc:
+    except ValueError as exc:
         raise SettingsError(f"{option} must be a duration such as 7d, 12h or 30m, not {text!r}") from exc
 
 

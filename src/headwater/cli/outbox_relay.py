@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from importlib.util import find_spec
@@ -139,11 +140,18 @@ def _line(relay: OutboxRelay) -> str:
         f"in flight {counts.in_flight:,}",
         f"dead {counts.dead:,}",
     ]
-    if counts.oldest_seconds is not None:
-        parts.append(f"oldest {counts.oldest_seconds:.1f} s")
-    if not counts.is_broker_up:
-        parts.append("the broker is away")
+    if (oldest := counts.oldest(time.monotonic())) is not None:
+        parts.append(f"oldest {oldest:.1f} s")
+    if away := _away(relay):
+        parts.append(f"away: {away}")
     return ", ".join(parts)
+
+
+def _away(relay: OutboxRelay) -> str:
+    """What cannot be reached, or was not yet."""
+    counts = relay.counts
+    parts = (("the broker", counts.is_broker_up), ("the database", counts.is_database_up))
+    return " and ".join(name for name, is_up in parts if not is_up)
 
 
 def _say_left(relay: OutboxRelay, leftover: Leftover) -> None:
@@ -184,7 +192,7 @@ async def _stopping() -> AsyncIterator[asyncio.Event]:
 
 @contextmanager
 def _answering(relay: OutboxRelay, place: socket.socket) -> Iterator[None]:
-    """Tell monitors how it goes. It is healthy while it runs, and ready while the broker can be reached."""
+    """Tell monitors how it goes. It is healthy while it runs, and ready while broker and database can be reached."""
     from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.responses import JSONResponse, Response
 
@@ -202,8 +210,9 @@ def _answering(relay: OutboxRelay, place: socket.socket) -> Iterator[None]:
         return judged(None if relay.is_running else "the relay does not run")
 
     async def answer_ready(_request: "Request") -> Response:
-        up = relay.is_running and relay.counts.is_broker_up
-        return judged(None if up else "the broker cannot be reached" if relay.is_running else "the relay does not run")
+        if not relay.is_running:
+            return judged("the relay does not run")
+        return judged(f"{away} cannot be reached" if (away := _away(relay)) else None)
 
     with Server(place, {"/metrics": answer_metrics, "/health": answer_health, "/ready": answer_ready}):
         yield

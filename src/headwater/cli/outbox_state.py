@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from headwater.errors import HeadwaterError, SettingsError
 from headwater.outbox.checkpoint import Checkpoint, find_checkpoints, require_outbox, reset_checkpoint
 from headwater.outbox.mapping import MappedTable, check_mapping
 from headwater.outbox.recovery import Choice, read_again
-from headwater.outbox.statements import RelayState, relay_state
+from headwater.outbox.statements import Failure, RelayState, find_failure, relay_state
 from headwater.postgres.connect import Connection
 from headwater.postgres.replication.stream import SESSION
 from headwater.postgres.statements import fetch_sync
@@ -47,7 +48,8 @@ def status(url: Url = "", json: Json = False) -> None:
     """Show how far pipelines, or relays inside of processes, have delivered the outbox of a database.
 
     `since` is how many transactions were delivered after the checkpoint was saved; they are known by their ids. Of relays it
-    shows what waits: `held` is in the memory of one of them, `postponed` was not taken and is tried again later.
+    shows what waits: `held` is in the memory of one of them, `postponed` was not taken and is tried again later. The last
+    failure is that of the newest event that was not taken, with the time when it was written.
 
     Examples:
 
@@ -58,8 +60,9 @@ def status(url: Url = "", json: Json = False) -> None:
         require_outbox(connection)
         found = find_checkpoints(connection)
         (state,) = fetch_sync(connection, relay_state())
+        failure = next(iter(fetch_sync(connection, find_failure())), None)
     if json:
-        print_json({"pipelines": [_plain(one) for one in found], "relays": _plain_state(state)})
+        print_json({"pipelines": [_plain(one) for one in found], "relays": _plain_state(state, failure)})
         return
     if found:
         columns = ("pipeline", "table", "phase", "saved at", "since", "read from the table")
@@ -67,6 +70,8 @@ def status(url: Url = "", json: Json = False) -> None:
     if state.served_since is not None:
         figures = ("relays since", "order of keys", "waiting", "held", "postponed", "dead", "oldest")
         print_table(figures, [_state_row(state, state.served_since)])
+        if failure is not None:
+            typer.echo(_failure_line(failure))
     if not found and state.served_since is None:
         typer.echo("nobody has delivered from this outbox yet")
 
@@ -255,7 +260,15 @@ def _state_row(state: RelayState, since: datetime) -> tuple[str, ...]:
     return f"{since:%Y-%m-%d %H:%M:%S%z}", lanes, *(f"{count:,}" for count in counts), oldest
 
 
-def _plain_state(state: RelayState) -> dict[str, Any] | None:
+def _failure_line(failure: Failure) -> str:
+    what = "is dead" if failure.status == "dead" else "waits"
+    return (
+        f"last failure: the event to {failure.topic} of {failure.created_at:%Y-%m-%d %H:%M:%S%z} {what} after "
+        f"{failure.attempts:,} attempts: {failure.error}"
+    )
+
+
+def _plain_state(state: RelayState, failure: Failure | None) -> dict[str, Any] | None:
     if state.served_since is None:
         return None
     return {
@@ -266,6 +279,7 @@ def _plain_state(state: RelayState) -> dict[str, Any] | None:
         "postponed": state.postponed,
         "dead": state.dead,
         "oldest_seconds": None if state.oldest_age is None else state.oldest_age.total_seconds(),
+        "last_failure": None if failure is None else {**asdict(failure), "created_at": failure.created_at.isoformat()},
     }
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, create_model
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, create_model
 
 from headwater.brokers.registry import BrokerAccess
 from headwater.cli.pipeline_file.brokers import (
@@ -18,19 +18,26 @@ from headwater.cli.pipeline_file.brokers import (
     ServiceBusSink,
     Size,
     access_of,
+    read_duration,
 )
 from headwater.cli.pipeline_file.complaint import Shape
 from headwater.cli.pipeline_file.reading import Faults, read, refused
+from headwater.cli.pipeline_file.values import Toml
 from headwater.http import parse_listen
 from headwater.outbox import RelaySettings
 from headwater.postgres.connect import complete
+
+
+def _read_limit(value: Toml) -> timedelta | None:
+    return None if value == "never" else read_duration(value)
+
 
 # How the kinds of values of the settings are written in a file.
 _WRITTEN: Final[Mapping[object, Any]] = {
     int: StrictInt,
     bool: StrictBool,
     timedelta: Duration,
-    timedelta | None: Literal["never"] | Duration,
+    timedelta | None: Annotated[timedelta | None, BeforeValidator(_read_limit)],
 }
 
 
@@ -88,13 +95,9 @@ def load_relay(path: Path, environ: Mapping[str, str]) -> RelayFile:
     with faults.at("listen"):
         parse_listen(file.listen or "127.0.0.1:0")
     with faults.at("relay"):
-        settings = RelaySettings(**_given(file.relay))
+        settings = RelaySettings(**dict(file.relay))
     with faults.at("broker"):
         broker = access_of(file.broker, path.parent)
     if faults.found:
         raise refused(path, faults.found)
     return RelayFile(url, broker, settings, file.listen)
-
-
-def _given(relay: BaseModel) -> dict[str, Any]:
-    return {name: None if value == "never" else value for name, value in relay.model_dump().items()}

@@ -26,6 +26,8 @@ def _remedy(error: psycopg.Error) -> str:
     match error:
         case psycopg.errors.InsufficientPrivilege():
             return "grant this role the right, or connect as one that has it"
+        case psycopg.errors.UndefinedObject():
+            return "create it first, or correct its name"
         case psycopg.errors.ReadOnlySqlTransaction():
             return "connect to the primary, in a session that may write"
         case psycopg.errors.QueryCanceled() | psycopg.errors.LockNotAvailable():

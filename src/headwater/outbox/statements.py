@@ -106,6 +106,17 @@ class RelayState:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A row that was not taken at its last attempt, and why."""
+
+    created_at: datetime
+    topic: str
+    status: str
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """That relays serve the outbox, since when, and with how many lanes; 0 where they keep no order."""
 
@@ -310,6 +321,11 @@ def measure_age() -> Statement[float]:
 
 def relay_state() -> Statement[RelayState]:
     return RELAY["relay_state"].bind(RelayState)
+
+
+def find_failure() -> Statement[Failure]:
+    """Of the newest row that failed; none if there is no such row."""
+    return RELAY["find_failure"].bind(Failure)
 
 
 def list_dead(limit: int, after: tuple[datetime, UUID] | None = None) -> Statement[DeadMessage]:

@@ -10,6 +10,7 @@ import sys
 import uuid
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import psycopg
@@ -117,6 +118,33 @@ def test_monitors_are_answered(shop, file, nats):
         assert json.loads(ask("/health")) == json.loads(ask("/ready")) == {"ok": True, "reason": None}
 
 
+def test_monitors_are_told_what_is_away(shop, file, nats, database):
+    with Proxy(nats.url) as broker, Proxy(database) as server:
+        path = file(broker.url)
+        path.write_text(path.read_text().replace(database, server.url))
+        with relaying(path, "--listen", "127.0.0.1:0") as (_, log):
+            port = eventually(lambda: next((line["port"] for line in said(log) if "port" in line), None))
+
+            def ready():
+                try:
+                    with urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+                        return answer.status, json.loads(answer.read())["reason"]
+                except HTTPError as error:
+                    return error.code, json.loads(error.read())["reason"]
+
+            eventually(lambda: ready() == (200, None))
+            server.refuse = True
+            server.cut()
+            eventually(lambda: ready() == (503, "the database cannot be reached"))
+            broker.refuse = True
+            broker.cut()
+            write_events(shop, 1)
+            server.refuse = False
+            eventually(lambda: ready() == (503, "the broker cannot be reached"))
+            broker.refuse = False
+            eventually(lambda: ready() == (200, None))
+
+
 def test_what_a_broker_did_not_confirm_is_said_and_left_in_the_table(shop, file, nats):
     with Proxy(nats.url) as proxy:
         with relaying(file(proxy.url, 'stop_within = "500ms"\n')) as (process, log):
@@ -179,9 +207,10 @@ def test_a_broker_that_refuses_the_credentials_ends_it_with_the_reason(shop, fil
     code, _, errors = headwater("outbox", "relay", str(file(nats.url.replace("nats://", "nats://not-"), "restarts = 0\n")))
     assert code == 1
     last = errors.splitlines()[-1]
-    assert last.startswith("error: the task ") and "Authorization Violation" in last
-    # Nothing was tried at its cost.
+    assert last.startswith("error: ") and "Authorization Violation" in last
+    # Nothing was tried at its cost, and the table is anybody's still.
     assert shop.execute("select status, attempts from headwater.outbox_message").fetchall() == [("pending", 0)]
+    assert shop.execute("select * from headwater.outbox_served").fetchall() == []
 
 
 def test_an_address_that_is_taken_is_said_before_anything_starts(shop, file, headwater):
@@ -270,10 +299,18 @@ def test_revive_wants_ids_or_all(database, shop, headwater, arguments):
 def test_the_state_of_relays_is_shown(shop, database, headwater):
     ids = write_events(shop, 6)
     shop.execute("insert into headwater.outbox_served (lanes) values (16)")
+    _, output, _ = headwater("outbox", "status", "--url", database)
+    assert "last failure" not in output
     changes = ("status = 'dead'", "status = 'published'", "next_attempt_at = now() + '1 h'", "locked_until = now() + '1 h'")
     for id_, change in zip(ids, changes, strict=False):
         shop.execute(f"update headwater.outbox_message set {change} where id = %s", [id_])  # noqa: S608
+    shop.execute("update headwater.outbox_message set error = 'the first', attempts = 1 where id = %s", [ids[0]])
+    shop.execute("update headwater.outbox_message set error = 'the last', attempts = 3 where id = %s", [ids[2]])
+    ((written,),) = shop.execute("select created_at from headwater.outbox_message where id = %s", [ids[2]]).fetchall()
     code, output, _ = headwater("outbox", "status", "--url", database)
+    assert output.splitlines()[-1] == (
+        f"last failure: the event to orders of {written:%Y-%m-%d %H:%M:%S%z} waits after 3 attempts: the last"
+    )
     assert (code, output.splitlines()[0].split()) == (
         0,
         ["relays", "since", "order", "of", "keys", "waiting", "held", "postponed", "dead", "oldest"],
@@ -283,6 +320,11 @@ def test_the_state_of_relays_is_shown(shop, database, headwater):
     assert found["pipelines"] == []
     assert [found["relays"][name] for name in ("lanes", "waiting", "held", "postponed", "dead")] == [16, 4, 1, 1, 1]
     assert found["relays"]["oldest_seconds"] > 0
+    failure = {"created_at": written.isoformat(), "topic": "orders", "status": "pending", "attempts": 3, "error": "the last"}
+    assert found["relays"]["last_failure"] == failure
+    shop.execute("update headwater.outbox_message set status = 'dead', error = 'for good' where id = %s", [ids[5]])
+    _, output, _ = headwater("outbox", "status", "--url", database)
+    assert output.splitlines()[-1].endswith("is dead after 0 attempts: for good")
 
 
 def test_release_is_refused_while_a_relay_holds_events_and_asks_otherwise(shop, database, headwater):

@@ -41,6 +41,11 @@ def test_what_names_no_broker_is_refused_without_repeating_it(text):
     [
         ("amqp://", "must look like amqp://"),
         ("kafka://", "name no server"),
+        ("kafka://host:9092/orders", "as a url kafka://host:9092"),
+        ("kafka://host:9092?sslmode=require", "give security.protocol and the like in the settings"),
+        ("amqp://host/shop?sslmode=require", "has no parameters; write amqps:// for TLS"),
+        ("nats://host:4222?sslmode=require", "has no parameters; write tls:// for TLS"),
+        ("nats://host:4222/shop", "ends with the port"),
         ("kafka://user:hidden@host:9092", "hold no credentials"),
         ("Endpoint=sb://host/", "neither SharedAccessKeyName"),
         ("nats://", "NATS"),

@@ -16,6 +16,7 @@ from headwater.errors import SettingsError
 from headwater.outbox import RelaySettings
 
 RABBITMQ = '[broker]\ntype = "rabbitmq"\nurl = "amqp://relay:${SECRET}@broker.example.com/shop"\n'
+KAFKA = '[broker]\ntype = "kafka"\nbootstrap_servers = "a:9092"\n'
 BUS = "Endpoint=sb://bus.example.com/;SharedAccessKeyName=relay;SharedAccessKey=c2VjcmV0"
 
 
@@ -83,7 +84,7 @@ def test_all_four_brokers_are_described_as_the_sinks_of_a_pipeline_are(tmp_path)
     assert (nats.settings.stream, nats.access.creds_file) == ("S", str(tmp_path / "a.creds"))
     bus = load(tmp_path, f'[broker]\ntype = "servicebus"\nconnection_string = "{BUS}"\n').broker
     assert isinstance(bus, ServiceBusAccess)
-    kafka = load(tmp_path, '[broker]\ntype = "kafka"\nbootstrap_servers = "a:9092"\nsettings."client.id" = "shop"\n').broker
+    kafka = load(tmp_path, f'{KAFKA}settings."client.id" = "shop"\n').broker
     assert isinstance(kafka, KafkaAccess)
 
 
@@ -94,9 +95,13 @@ def test_all_four_brokers_are_described_as_the_sinks_of_a_pipeline_are(tmp_path)
         ("[broker]\n", "relay.toml: broker.type: is missing; write one of nats, rabbitmq, servicebus, kafka"),
         ('[broker]\ntype = "mqtt"\n', "relay.toml: broker.type: must be one of nats, rabbitmq, servicebus, kafka"),
         (f'{RABBITMQ}exchnge = "x"\n', "relay.toml: broker.exchnge: there is no such key; did you mean `exchange`?"),
+        (f'{RABBITMQ}namespace = "x"\n', "broker.namespace: there is no such key; there are type, name, url, exchange"),
+        (f'{KAFKA}url = "x"\n', "broker.url: there is no such key for this type; there are type, name, bootstrap_servers"),
         (f"{RABBITMQ}window = 5\n", "relay.toml: broker.window: there is no such key here; it belongs to [relay]"),
         (f'{RABBITMQ}[relay]\nlisten = "x"\n', "relay.listen: there is no such key here; it belongs to the top of the file"),
         (f"{RABBITMQ}[relay]\nlease = 30\n", "relay.toml: relay.lease: must be a duration such as 500ms, 2s or 1m"),
+        (f'{RABBITMQ}[relay]\nlease = "99999999999d"\n', "relay.toml: relay.lease: must be a shorter duration"),
+        (f'{RABBITMQ}[relay]\nretention = "soon"\n', "relay.toml: relay.retention: must be a duration such as"),
         (f'{RABBITMQ}[relay]\nlease = "1s"\n', "relay.toml: relay: the lease of 1 s is too short for a confirm_timeout"),
         (f'{RABBITMQ}[relay]\nwindow = "many"\n', "relay.toml: relay.window: must be a whole number"),
         (f"{RABBITMQ}[relay]\nwindow = 0\n", "relay.toml: relay: window of the relay is 0"),
@@ -116,6 +121,16 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, text, said):
 def test_all_that_is_wrong_is_said_at_once(tmp_path):
     said = refusal(tmp_path, f'listen = "here"\n{RABBITMQ}routing_key = "{{key}}"\n[relay]\nlanes = 0\n')
     assert said.startswith("relay.toml has 3 errors:\n")
+
+
+def test_all_that_is_wrong_with_the_settings_of_the_relay_is_said_at_once(tmp_path):
+    said = refusal(tmp_path, f'{RABBITMQ}[relay]\nwindow = 0\nclaim_rows = 0\nlease = "1s"\n')
+    assert said.splitlines()[:3] == [
+        "relay.toml has 3 errors:",
+        "  relay: window of the relay is 0; give 1 or more",
+        "  relay: claim_rows of the relay is 0; give 1 or more",
+    ]
+    assert "  relay: the lease of 1 s is too short" in said
 
 
 def test_a_file_that_is_not_there_is_asked_for(tmp_path):

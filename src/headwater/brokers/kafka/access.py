@@ -1,5 +1,6 @@
 """Where a Kafka cluster is and how to get in: a plain value, which travels to Spark's tasks and shows no secret."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +24,8 @@ RESERVED: Final = frozenset(
         "message.send.max.retries",
     }
 )
+# A name or an address, one of IPv6 in brackets, and a port.
+_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/?#\[\]]+)(?::\d{1,5})?")
 # Parts of the names of librdkafka's settings that hold secrets.
 _SECRETS = ("password", "secret", "pem", "sasl.oauthbearer", "sasl.jaas")
 
@@ -51,6 +54,11 @@ class KafkaAccess:
         if "@" in self.bootstrap_servers:
             raise SettingsError(
                 "the bootstrap_servers for Kafka hold no credentials; give sasl.username and sasl.password in the settings"
+            )
+        if not all(_SERVER.fullmatch(server.strip()) for server in self.bootstrap_servers.split(",")):
+            raise SettingsError(
+                "the bootstrap_servers for Kafka are addresses and nothing else; write host:9092, with commas between "
+                "several, or as a url kafka://host:9092, and give security.protocol and the like in the settings"
             )
         check_template("the topic for Kafka", self.topic)
         if reserved := sorted(RESERVED & self.settings.keys()):

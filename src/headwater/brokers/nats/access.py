@@ -100,6 +100,11 @@ def _parse_server(text: str) -> Server:
         raise SettingsError(
             f"a NATS url must look like nats://host:4222 or tls://host:4222; that of {host or 'a server'} does not"
         )
+    if parts.query or parts.fragment or parts.path not in ("", "/"):
+        raise SettingsError(
+            "a NATS url ends with the port, and has no parameters; write tls:// for TLS, / ? and # in a secret as %2F, %3F "
+            "and %23, and give timeout, tls_ca and the like as settings of their own"
+        )
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     # A name without a password is a token; the URL has no other way to write one.

@@ -110,10 +110,13 @@ def _parse(url: str) -> Server:
     host, port = _place(parts)
     if parts.scheme not in _PORTS or not host:
         raise SettingsError("a RabbitMQ url must look like amqp://user:password@host:5672/vhost, or amqps:// for TLS")
-    if parts.query or parts.fragment or "/" in parts.path[1:]:
+    if parts.query or parts.fragment:
         raise SettingsError(
-            "a RabbitMQ url ends with the virtual host; write / in its name as %2F, and parameters as settings of their own"
+            "a RabbitMQ url ends with the virtual host, and has no parameters; write amqps:// for TLS, ? and # in a name or "
+            "password as %3F and %23, and give timeout, tls_ca and the like as settings of their own"
         )
+    if "/" in parts.path[1:]:
+        raise SettingsError("a RabbitMQ url ends with the virtual host; write / in its name as %2F")
     # The login that a new RabbitMQ has, for connections from the same machine only.
     user = "guest" if parts.username is None else unquote(parts.username)
     password = "guest" if parts.username is None else unquote(parts.password or "")

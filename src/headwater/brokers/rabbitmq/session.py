@@ -47,6 +47,10 @@ class _Connection(AsyncioConnection):  # type: ignore[misc]  # pika ships no typ
         if not self.is_closed and (self._transport is not None or not self._opened):
             self._terminate_stream(ConnectionOpenAborted("dropped"))
 
+    def _on_connection_workflow_done(self, conn_or_exc: Any) -> None:
+        # Of a connection that was dropped before it was open, pika reports the class of an error, and stumbles over it.
+        super()._on_connection_workflow_done(conn_or_exc() if isinstance(conn_or_exc, type) else conn_or_exc)
+
 
 class Session:
     """Publishes on one channel; what became of them is told to the `listener`. `ended` says why it is of no more use."""

@@ -12,6 +12,8 @@ from pydantic_core import ErrorDetails
 from headwater.cli.pipeline_file.values import Path
 
 _NAME_PATTERN: Final = "must be 1 to 63 letters, digits, `_`, `-` and `.`, and begin with a letter or a digit"
+# How alike a key has to be to be taken for a slip of another: `exchnge` and `exchange` are, `namespace` and `name` are not.
+_NEAR: Final = 0.7
 _PLAIN: Final = MappingProxyType(
     {
         "Input should be a valid string": "must be a string",
@@ -44,6 +46,13 @@ class Shape:
             if len(location) > tag and location[tag] in self.kinds[str(location[0])]:
                 location = (*location[:tag], *location[tag + 1 :])
         return (*location, "type") if details["type"].startswith("union_tag") else location
+
+    def is_of_another_kind(self, location: Path) -> bool:
+        """Whether an unknown key is one of the same table with another `type`, so that it is not of another place."""
+        match [part for part in location if isinstance(part, str)]:
+            case [table, _type, key] if table in self.kinds:
+                return any(key in model.model_fields for model in self.kinds[table].values())
+        return False
 
     def keys(self, location: Path) -> list[str]:
         """Those that there are beside an unknown one."""
@@ -108,9 +117,11 @@ def _plain(message: str) -> str:
 def _unknown(location: Path, shape: Shape) -> str:
     *_, key = location
     keys = shape.keys(location)
-    near = difflib.get_close_matches(str(key), keys, n=1)
+    near = difflib.get_close_matches(str(key), keys, n=1, cutoff=_NEAR)
     if near:
         return f"there is no such key; did you mean `{near[0]}`?"
+    if shape.is_of_another_kind(location):
+        return f"there is no such key for this type; there are {', '.join(keys)}"
     if key in shape.file.model_fields:
         return "there is no such key here; it belongs to the top of the file"
     for section, model in shape.sections.items():

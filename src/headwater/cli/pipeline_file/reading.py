@@ -46,11 +46,11 @@ class Faults:
 
     @contextmanager
     def at(self, *where: str | int) -> Iterator[None]:
-        """Within it, a refusal is noted for this place, and the block ends."""
+        """Within it, a refusal is noted for this place, with all that it says, and the block ends."""
         try:
             yield
         except SettingsError as exc:
-            self.found.append((where, str(exc)))
+            self.found += [(where, fault) for fault in exc.faults]
 
 
 def _parsed(path: FilePath, missing: str) -> dict[str, Toml]:

@@ -30,7 +30,11 @@ def interpolate(value: Toml, environ: Mapping[str, str], errors: dict[Path, str]
 
 
 def parse_duration(text: str) -> timedelta:
-    return timedelta(seconds=_amount(text, _SECONDS, "a duration such as 500ms, 2s or 1m"))
+    seconds = _amount(text, _SECONDS, "a duration such as 500ms, 2s or 1m")
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError as exc:
+        raise ValueError("must be a shorter duration") from exc
 
 
 def parse_size(text: str) -> int:

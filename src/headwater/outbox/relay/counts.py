@@ -31,10 +31,20 @@ class Counts:
     # By bucket, the last one for all that took longer, and their sum.
     confirm_times: list[int] = field(default_factory=lambda: [0] * (len(CONFIRM_SECONDS) + 1))
     confirm_seconds: float = 0.0
+    # Age of the oldest event that waits, and when that was measured, by the monotonic clock.
     oldest_seconds: float | None = None
-    is_broker_up: bool = True
+    oldest_measured: float = 0.0
+    # Neither is known to be there before it was reached.
+    is_broker_up: bool = False
+    is_database_up: bool = False
 
     def confirmed(self, seconds: float) -> None:
         """One event, so long after its commit."""
         self.confirm_times[bisect_left(CONFIRM_SECONDS, seconds)] += 1
         self.confirm_seconds += seconds
+
+    def oldest(self, now: float) -> float | None:
+        """Age of the oldest event that waits; while the database cannot be asked, as old as it may be by now."""
+        if self.oldest_seconds is None or self.is_database_up:
+            return self.oldest_seconds
+        return self.oldest_seconds + now - self.oldest_measured

@@ -1,7 +1,6 @@
 """The lanes that an instance has, each with one owner at a time: renewed while it lives, shared with those who come."""
 
 import asyncio
-import logging
 import time
 from typing import Final
 
@@ -10,8 +9,6 @@ from headwater.outbox import statements
 from headwater.outbox.relay.session import Session
 from headwater.outbox.relay.settings import LEASE_MARGIN, RelaySettings
 from headwater.outbox.relay.signal import Signal
-
-_log = logging.getLogger(__name__)
 
 # After a renewal that failed: there is time for some before the lease ends.
 _SOON_SECONDS: Final = 1.0
@@ -38,16 +35,13 @@ class LaneKeeper:
 
     async def run(self) -> None:
         third = self._settings.lease.total_seconds() / 3
-        is_failing = False
         while True:
             try:
                 await self.keep()
-                is_failing = False
-            except ConnectionLost as exc:
-                if not is_failing:
-                    _log.warning("the lanes of the outbox cannot be renewed: %s", exc)
-                is_failing = True
-            await asyncio.sleep(min(third, _SOON_SECONDS) if is_failing else third)
+                pause = third
+            except ConnectionLost:
+                pause = min(third, _SOON_SECONDS)
+            await asyncio.sleep(pause)
 
     async def keep(self) -> None:
         """Renew what is ours, and take what nobody has, up to our share."""

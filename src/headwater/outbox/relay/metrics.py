@@ -3,16 +3,23 @@
 prometheus-client comes with the extras `relay` and `spark`.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from headwater.errors import SettingsError
 from headwater.outbox.relay.counts import CONFIRM_SECONDS
 from headwater.outbox.relay.relay import OutboxRelay
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as exc:
+    raise SettingsError(
+        "prometheus_client is needed for the figures of a relay, and is not installed; run `pip install 'headwater[relay]'`"
+    ) from exc
 
 _COUNTERS: Final = {
     "published": "Events that the broker has confirmed.",
@@ -54,8 +61,9 @@ class RelayMetrics(Collector):
         yield queues
         yield _gauge("in_flight_events", "Events that the broker was given and has not answered for.", counts.in_flight)
         yield _gauge("broker_up", "Whether the broker could be reached the last time.", counts.is_broker_up)
-        if counts.oldest_seconds is not None:
-            yield _gauge("oldest_unpublished_seconds", "Age of the oldest event that waits.", counts.oldest_seconds)
+        yield _gauge("database_up", "Whether the database did the last time what it was asked.", counts.is_database_up)
+        if (oldest := counts.oldest(time.monotonic())) is not None:
+            yield _gauge("oldest_unpublished_seconds", "Age of the oldest event that waits.", oldest)
         bounds = [*map(str, CONFIRM_SECONDS), "+Inf"]
         yield HistogramMetricFamily(
             "headwater_relay_confirm_seconds",

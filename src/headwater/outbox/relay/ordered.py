@@ -23,7 +23,9 @@ from headwater.outbox.relay.age import Age
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.backoff import full_jitter
 from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.database import Database
 from headwater.outbox.relay.entry import Entry
+from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.lanes import LaneKeeper
 from headwater.outbox.relay.leftover import Leftover
 from headwater.outbox.relay.order import OrderedJudge
@@ -56,13 +58,13 @@ class OrderedPublisher:
         keeper: LaneKeeper,
         woken: Signal,
         availability: Availability,
+        failures: Failures,
         settings: RelaySettings,
         counts: Counts,
     ) -> None:
         self._session, self._broker, self._keeper, self._woken = session, broker, keeper, woken
-        self._availability, self._settings, self._counts = availability, settings, counts
+        self._availability, self._failures, self._settings, self._counts = availability, failures, settings, counts
         self._judge = OrderedJudge(settings)
-        self._age = Age(session, counts)
         # How many to read at a time, by how large they turn out to be.
         self._rows = min(FIRST_ROWS, settings.claim_rows)
         # What became of events and is not written down: before that, nothing more may be read.
@@ -89,19 +91,28 @@ class OrderedPublisher:
                 broker_failures += 1
                 self._availability.lost(exc)
                 await asyncio.sleep(full_jitter(*_ABSENCE, broker_failures, random.random()))
-            except ConnectionLost as exc:
+            except ConnectionLost:
                 database_failures += 1
-                if database_failures == 1:
-                    _log.warning("the outbox cannot be read or written: %s", exc)
                 await asyncio.sleep(full_jitter(*_RECONNECT, database_failures, random.random()))
             else:
                 if is_done and self.is_draining:
                     return
                 if is_done:
+                    await self._ask()
                     await self._wait()
+
+    async def meet(self) -> None:
+        await self._availability.meet(self._broker)
+
+    async def _ask(self) -> None:
+        """With nothing to send, a broker that was away is asked whether it is back."""
+        if not self._availability.is_up:
+            await self._availability.ask(self._broker)
 
     async def _round(self) -> bool:
         """One batch from the table to the broker and back; whether there was no more than that."""
+        # Also without a lane, lest a database that is back is taken for gone.
+        await self._session.open()
         await self._save()
         lanes, limit = self._mine(), self._rows
         if not lanes:
@@ -119,7 +130,6 @@ class OrderedPublisher:
             await self._save()
         if len(found) == limit:
             self._rows = next_limit(limit, sum(len(one.payload) for one in found), self._settings.claim_rows)
-        await self._age.measure()
         await self._keeper.give_up_excess()
         return len(found) < limit and len(chosen) == len(found)
 
@@ -134,7 +144,7 @@ class OrderedPublisher:
         except BaseException as exc:
             spans.fail(str(exc))
             raise
-        self._settle(self._judge.judge(entries, offered), offered.duplicates)
+        self._settle(self._judge.judge(entries, offered), offered)
         spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
         if is_answered(offered, len(entries)):
             self._availability.found()
@@ -148,20 +158,21 @@ class OrderedPublisher:
         finally:
             self._counts.in_flight = 0
 
-    def _settle(self, outcome: Outcome, duplicates: int) -> None:
+    def _settle(self, outcome: Outcome, offered: Offered) -> None:
         self._sent += outcome.published
         self._unpublished += outcome.unpublished
         waits = [one.wait_seconds for one in outcome.unpublished if one.wait_seconds is not None]
         if waits:
             due, now = time.monotonic() + min(waits), time.monotonic()
             self._due = due if self._due <= now else min(self._due, due)
-        counts, dead = self._counts, len(outcome.unpublished) - len(waits)
+        counts, dead = self._counts, [one for one in outcome.unpublished if one.status == "dead"]
         counts.published += len(outcome.published)
-        counts.duplicates += duplicates
+        counts.duplicates += offered.duplicates
         counts.nacks += outcome.nacks
         counts.returns += outcome.returns
-        counts.dead += dead
+        counts.dead += len(dead)
         counts.postponed += len(waits)
+        self._failures.note(offered.left, dead)
 
     async def _save(self) -> None:
         """Write down what was sent, and what was not taken: to be tried later, or dead and in nobody's way."""
@@ -209,13 +220,23 @@ class RunningOrdered:
     def __init__(self, url: str, brokers: Sequence[Broker], instance: str, settings: RelaySettings, counts: Counts) -> None:
         self.is_taking = True
         self.availability = Availability(counts)
+        self._failures = Failures(asyncio.get_running_loop().call_later)
         self._woken = Signal()
-        self._sessions = [Session(url), Session(url)]
+        database = Database(counts)
+        self._sessions = [Session(url, database) for _ in range(3)]
         self._thread = BrokerThread(brokers[0], "publisher")
         self._keeper = LaneKeeper(self._sessions[0], instance, settings, self._woken)
         self._publisher = OrderedPublisher(
-            self._sessions[1], self._thread, self._keeper, self._woken, self.availability, settings, counts
+            self._sessions[1],
+            self._thread,
+            self._keeper,
+            self._woken,
+            self.availability,
+            self._failures,
+            settings,
+            counts,
         )
+        self._age = Age(self._sessions[2], counts)
         self._counts = counts
         self.supervisor = Supervisor(settings.restarts, settings.restarts_within, counts)
 
@@ -227,9 +248,14 @@ class RunningOrdered:
         """Never: rows are for the owner of their lane."""
         return False
 
+    async def meet_broker(self) -> None:
+        """Find out whether the broker is there; raises if it does not let us in."""
+        await self._publisher.meet()
+
     def start(self) -> None:
         self.supervisor.start("lanes", self._keeper.run)
         self.supervisor.start("publisher", self._publisher.run)
+        self.supervisor.start("age", self._age.run)
 
     def wake(self) -> None:
         self._woken.set()
@@ -245,13 +271,17 @@ class RunningOrdered:
         self._woken.set()
         await self.supervisor.finished("publisher", seconds - min(_LEAVE_SECONDS, seconds / 2))
         in_flight = self._counts.in_flight
-        await self.supervisor.cancel("publisher", "lanes")
+        await self.supervisor.cancel("publisher", "lanes", "age")
         await self._leave(deadline - time.monotonic())
+        await self.close()
+        return Leftover(0, in_flight, self._publisher.unsaved)
+
+    async def close(self) -> None:
+        self._failures.close()
         for session in self._sessions:
             await session.close()
         self._thread.close()
         await self.supervisor.stop()
-        return Leftover(0, in_flight, self._publisher.unsaved)
 
     async def _leave(self, seconds: float) -> None:
         """Not while something may still be sent: then the lanes are others' when their lease ends."""

@@ -14,6 +14,7 @@ from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.backoff import full_jitter
 from headwater.outbox.relay.counts import Counts
 from headwater.outbox.relay.entry import Entry
+from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.outcome import Judge, Outcome, Unpublished
 from headwater.outbox.relay.pace import Pace
@@ -45,10 +46,17 @@ class Desk:
     """Where the outcome of an attempt is dealt with, for all who send."""
 
     def __init__(  # noqa: PLR0913 - the parts that it joins
-        self, judge: Judge, saver: Saver, retries: RetryQueue, suspects: Suspects, ledger: Ledger, counts: Counts
+        self,
+        judge: Judge,
+        saver: Saver,
+        retries: RetryQueue,
+        suspects: Suspects,
+        ledger: Ledger,
+        failures: Failures,
+        counts: Counts,
     ) -> None:
         self._judge, self._saver, self._retries, self._suspects = judge, saver, retries, suspects
-        self._ledger, self._counts = ledger, counts
+        self._ledger, self._failures, self._counts = ledger, failures, counts
 
     async def wait_for_room(self) -> None:
         await self._saver.wait_for_room()
@@ -80,17 +88,18 @@ class Desk:
         unpublished = outcome.unpublished + [Unpublished(entry, "pending", 0.0, None) for entry in rest]
         self._saver.published(outcome.published)
         self._saver.unpublished(unpublished)
-        self._count(outcome, unpublished, now)
-        self._counts.duplicates += offered.duplicates
+        self._count(outcome, offered, unpublished, now)
 
-    def _count(self, outcome: Outcome, unpublished: Sequence[Unpublished], now: float) -> None:
+    def _count(self, outcome: Outcome, offered: Offered, unpublished: Sequence[Unpublished], now: float) -> None:
         counts = self._counts
+        counts.duplicates += offered.duplicates
         counts.nacks += outcome.nacks
         counts.returns += outcome.returns
         counts.published += len(outcome.published)
-        dead = sum(one.status == "dead" for one in unpublished)
-        counts.dead += dead
-        counts.postponed += len(unpublished) - dead
+        dead = [one for one in unpublished if one.status == "dead"]
+        counts.dead += len(dead)
+        counts.postponed += len(unpublished) - len(dead)
+        self._failures.note(offered.left, dead)
         for entry in outcome.published:
             if entry.committed is not None:
                 counts.confirmed(now - entry.committed)
@@ -114,6 +123,9 @@ class Publisher:
         self._pace = Pace(settings)
         # To reach the broker, in a row.
         self._failures = 0
+
+    async def meet(self) -> None:
+        await self._availability.meet(self._broker, self)
 
     async def run(self) -> None:
         while True:
@@ -164,17 +176,14 @@ class Publisher:
 
     async def _knock(self) -> bool:
         """Wait a little, and find out whether the broker is back; with something to send, that is told by sending it."""
-        await asyncio.sleep(full_jitter(*_ABSENCE, max(self._failures, 1), random.random()))
+        if self._failures:
+            await asyncio.sleep(full_jitter(*_ABSENCE, self._failures, random.random()))
         self._desk.let_go(self._queue.take_expired(time.monotonic() + self._confirm_seconds))
         if len(self._queue):
             return True
-        try:
-            await self._broker.check()
-        except BrokerError as exc:
-            self._lost(exc)
-            return False
-        self._found()
-        return True
+        is_there = await self._availability.ask(self._broker, self)
+        self._failures = 0 if is_there else self._failures + 1
+        return is_there
 
 
 def is_answered(offered: Offered, count: int) -> bool:

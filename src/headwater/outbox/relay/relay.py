@@ -1,17 +1,19 @@
 """The relay inside of an application: events of committed transactions go to the broker without a query of the database.
 
 Four tasks, each of which may fail and is started again: the publisher sends what was just committed, the retry task what was
-not taken or was found in the table, the reviver finds it there, and the saver writes down what became of all of it.
+not taken or was found in the table, the reviver finds it there, and the saver writes down what became of all of it. Beside
+them the age of what waits is measured, and partitions are looked after.
 """
 
 import asyncio
 import logging
 import os
 import secrets
+import shlex
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
 from datetime import timedelta
 from typing import Any, Self
 
@@ -39,7 +41,7 @@ from headwater.outbox.relay.transaction import (
 from headwater.outbox.served import begin_serving
 from headwater.outbox.trace import trace_headers
 from headwater.outbox.transaction import require_async, require_sync
-from headwater.postgres.connect import complete, connect, connect_sync, translated
+from headwater.postgres.connect import complete, connect, connect_sync, describe, translated
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +105,10 @@ class OutboxRelay:
         return {"intake": 0, "retry": 0, "save": 0} if running is None else running.fills
 
     async def start(self) -> None:
-        """Begin to relay; the broker need not be there yet. Raises OutboxError if a pipeline delivers the same table."""
+        """Begin to relay; the broker need not be there yet.
+
+        Raises OutboxError if a pipeline delivers the same table, and BrokerError if the broker does not let us in.
+        """
         if self._here is not None or (self._is_starting and self._process == os.getpid()):
             raise OutboxError("the relay is running already; stop it first")
         self._running, self._process, self._is_starting = None, os.getpid(), True
@@ -113,23 +118,31 @@ class OutboxRelay:
             self._is_starting = False
 
     async def _start(self) -> None:
-        await asyncio.to_thread(self._check_schema)
-        with translated(self._url):
-            connection = await connect(self._url)
-            async with connection:
-                serving = await begin_serving(
-                    connection, self.settings.lane_count, skip_existing=self.settings.skip_existing
-                )
-        if serving.skipped:
-            _log.info("%d events that were there before the first relay are not delivered", serving.skipped)
         brokers = [open_broker(self._access) for _ in range(2)]
-        self._failure, self._stopping, self._ended = None, None, asyncio.Event()
         self.instance = self._named()
         kind = RunningOrdered if self.settings.order_by_key else Running
-        self._running = kind(self._url, brokers, self.instance, self.settings, self.counts)
-        self._running.start()
-        self._running.supervisor.start("maintenance", Maintenance(self._url, self.settings).run)
-        self._guard = asyncio.create_task(self._watch(self._running), name="outbox relay")
+        running = kind(self._url, brokers, self.instance, self.settings, self.counts)
+        try:
+            with _granted(self._url), translated(self._url):
+                await asyncio.to_thread(self._check_schema)
+                await running.meet_broker()
+                await self._begin_serving()
+        except BaseException:
+            await running.close()
+            raise
+        self._failure, self._stopping, self._ended = None, None, asyncio.Event()
+        self._running = running
+        running.start()
+        running.supervisor.start("maintenance", Maintenance(self._url, self.settings).run)
+        self._guard = asyncio.create_task(self._watch(running), name="outbox relay")
+
+    async def _begin_serving(self) -> None:
+        connection = await connect(self._url)
+        async with connection:
+            serving = await begin_serving(connection, self.settings.lane_count, skip_existing=self.settings.skip_existing)
+        self.counts.is_database_up = True
+        if serving.skipped:
+            _log.info("%d events that were there before the first relay are not delivered", serving.skipped)
 
     async def stop(self, deadline: timedelta | None = None) -> Leftover:
         """Take nothing more, and finish what there is within a time; says what was left over."""
@@ -233,3 +246,16 @@ class OutboxRelay:
         self._running = None
         assert self._ended is not None
         self._ended.set()
+
+
+@contextmanager
+def _granted(url: str) -> Iterator[None]:
+    """Tell a role that may write events, and no more, what it lacks to relay them."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as exc:
+        role = describe(url).split("@")[0]
+        raise OutboxError(
+            f"role {role} may not relay events ({exc.diag.message_primary}); have the owner of the outbox run "
+            f"`headwater outbox init --grant-relay {shlex.quote(role)}`"
+        ) from exc

@@ -1,7 +1,6 @@
 """Finding in the table what nobody holds: written by others, let go, or left behind by an instance that died."""
 
 import asyncio
-import logging
 import random
 import time
 from contextlib import suppress
@@ -11,7 +10,6 @@ from uuid import UUID
 
 from headwater.errors import ConnectionLost
 from headwater.outbox import statements
-from headwater.outbox.relay.age import Age
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.backoff import full_jitter
 from headwater.outbox.relay.counts import Counts
@@ -22,8 +20,6 @@ from headwater.outbox.relay.session import Session
 from headwater.outbox.relay.settings import LEASE_MARGIN, RelaySettings
 from headwater.outbox.relay.signal import Signal
 from headwater.outbox.statements import ClaimedMessage
-
-_log = logging.getLogger(__name__)
 
 _RECONNECT: Final = (timedelta(milliseconds=200), timedelta(seconds=5))
 _NIL: Final = str(UUID(int=0))
@@ -51,7 +47,6 @@ class Reviver:
         self._session, self._instance, self._settings = session, instance, settings
         self._retries, self._ledger, self._availability, self._counts = retries, ledger, availability, counts
         self._woken = Signal()
-        self._age = Age(session, counts)
         # How many to claim at a time, by how large they turn out to be.
         self._rows = min(FIRST_ROWS, settings.claim_rows)
         self._claiming: asyncio.Task[list[ClaimedMessage]] | None = None
@@ -65,16 +60,16 @@ class Reviver:
     async def run(self) -> None:
         failures = 0
         while True:
-            # Only one who can send has a use for more.
-            await self._availability.up()
-            self._woken.clear()
             try:
+                # Also while the broker is away, lest a database that is back is taken for gone.
+                await self._session.open()
+                # Only one who can send has a use for more.
+                await self._availability.up()
+                self._woken.clear()
                 await self._sweep()
                 failures = 0
-            except ConnectionLost as exc:
+            except ConnectionLost:
                 failures += 1
-                if failures == 1:
-                    _log.warning("the outbox cannot be searched for what waits there: %s", exc)
                 await asyncio.sleep(full_jitter(*_RECONNECT, failures, random.random()))
                 continue
             # Many transactions that wake it at once have one search in common.
@@ -105,7 +100,6 @@ class Reviver:
             after = max((one.created_us, one.id) for one in claimed)
             self._rows = next_limit(limit, sum(len(one.payload) for one in claimed), self._settings.claim_rows)
         self._counts.sweeps += 1
-        await self._age.measure()
 
     async def _claim(self, after: tuple[int, str], limit: int) -> list[ClaimedMessage]:
         # The server's clock is read after ours, so that its lease ends after ours.

@@ -9,9 +9,12 @@ from contextlib import suppress
 from headwater.brokers.base import Broker
 from headwater.errors import HeadwaterError
 from headwater.outbox.event import EncodedEvent
+from headwater.outbox.relay.age import Age
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.database import Database
 from headwater.outbox.relay.entry import Entry
+from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.intake import Intake
 from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.leftover import Leftover
@@ -45,9 +48,11 @@ class Running:
         self._intake = Intake(settings.intake_events, settings.intake_bytes)
         suspects = Suspects()
         self._retries = RetryQueue(settings.retry_events, settings.retry_bytes, suspects)
-        self._sessions = [Session(url), Session(url)]
+        database = Database(counts)
+        self._sessions = [Session(url, database) for _ in range(3)]
         self._saver = Saver(self._sessions[0], instance, settings, self._ledger, counts)
-        self._desk = Desk(Judge(settings), self._saver, self._retries, suspects, self._ledger, counts)
+        self._failures = Failures(self._loop.call_later)
+        self._desk = Desk(Judge(settings), self._saver, self._retries, suspects, self._ledger, self._failures, counts)
         self._threads = [BrokerThread(broker, name) for broker, name in zip(brokers, ("publisher", "retry"), strict=True)]
         shared = (self._desk, self.availability, settings, counts)
         self._publisher = Publisher(self._intake, self._threads[0], *shared)
@@ -55,6 +60,7 @@ class Running:
         self._reviver = Reviver(
             self._sessions[1], instance, settings, self._retries, self._ledger, self.availability, counts
         )
+        self._age = Age(self._sessions[2], counts)
         self.supervisor = Supervisor(settings.restarts, settings.restarts_within, counts)
 
     @property
@@ -72,12 +78,17 @@ class Running:
             return False
         return True
 
+    async def meet_broker(self) -> None:
+        """Find out whether the broker is there; raises if it does not let us in."""
+        await self._publisher.meet()
+
     def start(self) -> None:
         for name, work in (
             ("saver", self._saver.run),
             ("publisher", self._publisher.run),
             ("retry", self._retrier.run),
             ("reviver", self._reviver.run),
+            ("age", self._age.run),
         ):
             self.supervisor.start(name, work)
 
@@ -104,7 +115,7 @@ class Running:
         drained = deadline - min(_SAVE_SECONDS, seconds / 2)
         self.is_taking = False
         self._saver.hasten()
-        await self.supervisor.cancel("reviver")
+        await self.supervisor.cancel("reviver", "age")
         await self._reviver.finish(drained - time.monotonic())
         await self._drain(drained - time.monotonic())
         await self.supervisor.cancel("publisher", "retry")
@@ -114,8 +125,16 @@ class Running:
         await self._flush(max(deadline - GIVE_UP_WITHIN.total_seconds() - time.monotonic(), _LEAST_SECONDS))
         in_flight = max(len(self._ledger) - len(self._saver), 0)
         leftover = Leftover(len(queued), in_flight, self._saver.count_published)
-        await self._close()
+        await self.close()
         return leftover
+
+    async def close(self) -> None:
+        self._failures.close()
+        for thread in self._threads:
+            thread.close()
+        for session in self._sessions:
+            await session.close()
+        await self.supervisor.stop()
 
     async def _drain(self, seconds: float) -> None:
         """Wait until nothing is in memory; or for less, if nothing will come of it."""
@@ -138,10 +157,3 @@ class Running:
         except Exception as exc:  # noqa: BLE001 - whatever it is, the rest of the stop goes on
             reason = str(exc) or type(exc).__name__
             _log.warning("what became of %d events could not be written down: %s", len(self._saver), reason)
-
-    async def _close(self) -> None:
-        for thread in self._threads:
-            thread.close()
-        for session in self._sessions:
-            await session.close()
-        await self.supervisor.stop()

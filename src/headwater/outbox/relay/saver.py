@@ -1,7 +1,6 @@
 """What became of events, written down in batches: by size or after a delay, and put back while the database is away."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.outcome import Unpublished
 from headwater.outbox.relay.session import Session
 from headwater.outbox.relay.settings import RelaySettings
-
-_log = logging.getLogger(__name__)
 
 # Of one statement, so that none takes long.
 _MOST_ROWS: Final = 5_000
@@ -86,10 +83,8 @@ class Saver:
             try:
                 await self.flush()
                 failures = 0
-            except ConnectionLost as exc:
+            except ConnectionLost:
                 failures += 1
-                if failures == 1:
-                    _log.warning("what became of %d events cannot be written down yet: %s", len(self._waiting), exc)
                 await asyncio.sleep(full_jitter(*_RECONNECT, failures, random.random()))
 
     async def flush(self) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from headwater.errors import ConnectionLost
+from headwater.errors import ConnectionLost, SourceError
 from headwater.outbox import statements
+from headwater.outbox.relay.database import Database
 from headwater.outbox.served import require_served
 from headwater.postgres.connect import AsyncConnection, connect, describe, is_passing
 from headwater.postgres.statements import Statement, execute, fetch
@@ -28,13 +29,17 @@ _PASSING_STATES: Final = ("40", "55P03", "57014")
 
 
 class Session:
-    """One connection in autocommit mode, for one task; what does not last is raised as ConnectionLost."""
+    """One connection in autocommit mode, for one task; what does not last is raised as ConnectionLost, and said."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, database: Database) -> None:
+        self._url, self._database = url, database
         self._connection: AsyncConnection | None = None
         # Who waits for statements that were given up and have not heard of it yet.
         self._left: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Connect, unless that is done: for one who has no question now, and was let down by the last one."""
+        await self._answered(self._opened())
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:
         return await self._answered(self._fetch(statement))
@@ -62,19 +67,37 @@ class Session:
             raise
         if not task.done():
             await self._give_up(task)
-            raise ConnectionLost(
-                f"PostgreSQL at {describe(self._url)} gave no answer within {ANSWER_WITHIN.total_seconds():g} s; check the "
-                "server and the network"
-            )
+            silent = self._silent()
+            self._database.lost(silent, self)
+            raise silent
         try:
-            return task.result()
+            answer = task.result()
+        except SourceError as exc:
+            self._database.lost(exc, self)
+            raise
         except psycopg.Error as exc:
-            if self._connection is not None and self._connection.broken:
+            is_broken = self._connection is not None and self._connection.broken
+            if is_broken:
                 await self.close()
             if not is_passing(exc) and not (exc.sqlstate or "").startswith(_PASSING_STATES):
                 raise
-            reason = (str(exc).splitlines() or [type(exc).__name__])[0]
-            raise ConnectionLost(f"PostgreSQL at {describe(self._url)} did not do what was asked of it: {reason}") from exc
+            lost = self._undone(exc)
+            # A connection may have broken long ago: whether the server is there now is told by the next one.
+            if not is_broken:
+                self._database.lost(lost, self)
+            raise lost from exc
+        self._database.found(self)
+        return answer
+
+    def _undone(self, error: psycopg.Error) -> ConnectionLost:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return ConnectionLost(f"PostgreSQL at {describe(self._url)} did not do what was asked of it: {reason}")
+
+    def _silent(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"PostgreSQL at {describe(self._url)} gave no answer within {ANSWER_WITHIN.total_seconds():g} s; check the "
+            "server and the network"
+        )
 
     async def _give_up(self, task: "asyncio.Task[Any]") -> None:
         """Call off a statement; what the server still makes of it is not for the next one to hear."""

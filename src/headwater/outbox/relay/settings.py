@@ -1,8 +1,9 @@
 """The numbers of a relay, checked before anything starts."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from headwater.errors import SettingsError
 from headwater.outbox.event import MAX_PAYLOAD_BYTES
@@ -11,6 +12,20 @@ from headwater.outbox.event import MAX_PAYLOAD_BYTES
 # little late. Two clocks that begin together differ by less.
 LEASE_MARGIN: Final = timedelta(seconds=1)
 _MOST_LANES: Final = 1024
+# What is not to be at least 1, nor more than no time at all.
+_LEAST: Final[Mapping[str, Any]] = {
+    "quick_retries": 0,
+    "restarts": 0,
+    "partitions_ahead": timedelta(0),
+    "partition_length": timedelta(hours=1),
+}
+# How the kinds of settings are called in Python.
+_KINDS: Final[Mapping[object, str]] = {
+    int: "a whole number",
+    bool: "True or False",
+    timedelta: "a timedelta, such as timedelta(seconds=30)",
+    timedelta | None: "a timedelta, such as timedelta(days=7), or None",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,36 +96,40 @@ class RelaySettings:
     max_bytes: int = MAX_PAYLOAD_BYTES
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_times()
+        if faults := list(self._of_another_kind()) or [*self._out_of_range(), *self._misfits()]:
+            raise SettingsError(*faults)
+
+    def _of_another_kind(self) -> Iterator[str]:
+        for one in fields(self):
+            kind: Any = one.type
+            value = getattr(self, one.name)
+            # A bool is an int for Python, and for nobody else.
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                yield f"{one.name} of the relay is {value!r}; give {_KINDS[kind]}"
+
+    def _out_of_range(self) -> Iterator[str]:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int or one.name in _LEAST:
+                least = _LEAST.get(one.name, 1)
+                if value < least:
+                    yield f"{one.name} of the relay is {_said(value)}; give {_said(least)} or more"
+            elif isinstance(value, timedelta) and value <= timedelta(0):
+                yield f"{one.name} of the relay is {_said(value)}; give a time that is more than 0 s"
+        if self.lanes > _MOST_LANES:
+            yield f"lanes of the relay is {self.lanes}; give {_MOST_LANES} or fewer, since more are not useful"
+
+    def _misfits(self) -> Iterator[str]:
         least = 2 * (self.confirm_timeout + LEASE_MARGIN)
         if self.lease < least:
-            raise SettingsError(
+            yield (
                 f"the lease of {_said(self.lease)} is too short for a confirm_timeout of {_said(self.confirm_timeout)}: "
                 f"what waits its turn and is then under way must stay ours; make it {_said(least)} or longer"
             )
-        if self.lanes > _MOST_LANES:
-            raise SettingsError(f"more than {_MOST_LANES} lanes are not useful; give fewer")
-
-    def _check_numbers(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int and value < (0 if field.name in ("quick_retries", "restarts") else 1):
-                raise SettingsError(f"{field.name} of the relay is {value}; give more")
-
-    def _check_times(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, timedelta) and value <= timedelta(0) and field.name != "partitions_ahead":
-                raise SettingsError(f"{field.name} of the relay is {_said(value)}; give a time that is more than 0 s")
         if self.send_every_busy < self.send_every:
-            raise SettingsError("send_every_busy of the relay is shorter than send_every; make it at least as long")
+            yield "send_every_busy of the relay is shorter than send_every; make it at least as long"
         if self.longest_wait < self.retry_wait:
-            raise SettingsError("longest_wait of the relay is shorter than retry_wait; make it at least as long")
-        if self.partition_length < timedelta(hours=1) or self.partitions_ahead < timedelta(0):
-            raise SettingsError(
-                "partition_length of the relay is one hour or longer, and partitions_ahead a time that is not negative"
-            )
+            yield "longest_wait of the relay is shorter than retry_wait; make it at least as long"
 
     @property
     def lane_count(self) -> int:
@@ -118,5 +137,5 @@ class RelaySettings:
         return self.lanes if self.order_by_key else 0
 
 
-def _said(time: timedelta) -> str:
-    return f"{time.total_seconds():g} s"
+def _said(value: int | timedelta) -> str:
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)

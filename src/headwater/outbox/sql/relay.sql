@@ -141,6 +141,31 @@ select (select count(*) from headwater.outbox_message where status = 'pending') 
        (select by_process_since from headwater.outbox_served) as served_since,
        (select lanes from headwater.outbox_served) as lanes;
 
+-- name: find_failure
+-- The newest message that failed and is not published, by the index of each state.
+select failed.created_at, failed.topic, failed.status, failed.attempts, failed.error
+  from (
+       (
+           select created_at, id, topic, status, attempts, error
+             from headwater.outbox_message
+            where status = 'pending'
+              and error is not null
+            order by created_at desc, id desc
+            limit 1
+       )
+       union all
+       (
+           select created_at, id, topic, status, attempts, error
+             from headwater.outbox_message
+            where status = 'dead'
+              and error is not null
+            order by created_at desc, id desc
+            limit 1
+       )
+  ) as failed
+ order by failed.created_at desc, failed.id desc
+ limit 1;
+
 -- name: list_dead
 -- The oldest first, after a key.
 select message.id, message.created_at, message.topic, message.type, message.key, message.attempts, message.error

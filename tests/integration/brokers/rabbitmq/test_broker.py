@@ -265,6 +265,18 @@ def test_a_broker_that_never_confirms_is_an_error_once_the_time_is_up(rabbitmq, 
     assert held(rows[0]["topic"]) == as_sent(rows)
 
 
+def test_a_server_that_takes_the_connection_and_says_nothing_is_an_error_and_no_traceback(rabbitmq, open_broker, caplog):
+    with Proxy(rabbitmq.url) as proxy:
+        proxy.mute = True
+        broker = open_broker(url=proxy.url, timeout=timedelta(milliseconds=300))
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailable, match=r"does not answer within 0\.3 s"):
+                broker.check()
+        # Whatever there was to say about the connections is said by then.
+        broker.close()
+    assert caplog.messages == []
+
+
 def test_a_connection_lives_while_nobody_publishes(rabbitmq, open_broker, queue):
     topic = queue()
     with Counting(rabbitmq.url, b"\x08\0\0\0\0\0\0\xce") as proxy:

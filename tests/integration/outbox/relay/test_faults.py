@@ -1,25 +1,31 @@
 """What goes wrong with a broker or the database, and that nothing is lost by it."""
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from prometheus_client import CollectorRegistry
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.broker import NatsBrokerSettings
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.brokers.rabbitmq.broker import RabbitmqBroker
 from headwater.brokers.registry import NatsMessages
-from headwater.errors import BrokerError, RelayFailed
-from headwater.outbox import Event
+from headwater.errors import BrokerError, RelayFailed, SettingsError
+from headwater.outbox import Event, OutboxRelay, RelaySettings
 from headwater.outbox.relay.availability import Availability
+from headwater.outbox.relay.database import Database
+from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.messages import as_messages
+from headwater.outbox.relay.metrics import RelayMetrics
 from headwater.outbox.relay.outcome import Judge
 from headwater.outbox.relay.reviver import Reviver
 from headwater.outbox.relay.saver import Saver
+from headwater.outbox.served import find_served
 from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
 from tests.proxy import Proxy
 
@@ -40,16 +46,29 @@ async def test_a_broker_that_is_away_at_the_start_gets_everything_when_it_comes(
     with Proxy(rabbitmq.url) as proxy:
         proxy.refuse = True
         relay = await start_relay(RabbitmqAccess(url=proxy.url))
-        sent = await publish_many(relay, client, arrived.name, 20)
-        await eventually(lambda: not relay.counts.is_broker_up)
-        sent += await publish_many(relay, client, arrived.name, 20)
-        assert {row["locked_by"] for row in rows(outbox_url, "locked_by")} == {relay.instance, None}, (
+        assert not relay.counts.is_broker_up
+        sent = await publish_many(relay, client, arrived.name, 40)
+        assert {row["locked_by"] for row in rows(outbox_url, "locked_by")} == {None}, (
             "while it is away, rows are written for whoever finds them"
         )
         proxy.refuse = False
         await eventually(lambda: statuses(outbox_url) == {"published": 40})
     assert sorted(arrived.ids()) == sorted(sent), "each once"
     assert {row["attempts"] for row in rows(outbox_url, "attempts")} == {1}, "an absence is no attempt"
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_a_broker_is_known_to_be_there_when_it_was_reached_also_with_nothing_to_send(
+    start_relay, rabbitmq, is_ordered
+):
+    assert (await start_relay(order_by_key=is_ordered)).counts.is_broker_up
+    with Proxy(rabbitmq.url) as proxy:
+        proxy.refuse = True
+        relay = await start_relay(RabbitmqAccess(url=proxy.url), order_by_key=is_ordered)
+        assert relay.is_running
+        assert not relay.counts.is_broker_up
+        proxy.refuse = False
+        await eventually(lambda: relay.counts.is_broker_up)
 
 
 async def test_a_broker_that_goes_away_in_the_middle_loses_nothing_and_kills_nothing(
@@ -102,6 +121,7 @@ async def test_nacks_are_tried_again_until_there_is_room(start_relay, client, qu
     waiting = await eventually(lambda: rows(outbox_url, "attempts, error", "status = 'pending' and locked_by is null"))
     assert all("does not take messages" in row["error"] and row["attempts"] >= 3 for row in waiting)
     await eventually(lambda: arrived.ids() and statuses(outbox_url) == {"published": 25}, seconds=30)
+    assert {row["error"] for row in rows(outbox_url, "error")} == {None}, "what is published has not failed"
     assert sorted(arrived.ids()) == sorted(sent), "a nack is no publish, so that nothing comes twice"
 
 
@@ -130,6 +150,25 @@ async def test_an_unroutable_event_is_dead_at_once_and_its_neighbours_arrive(sta
     assert dead["attempts"] == 1
     assert "unroutable" in dead["error"]
     assert relay.counts.returns == 1
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_events_that_fail_are_said_with_the_reason_and_the_remedy(
+    start_relay, client, queue, outbox_url, caplog, is_ordered
+):
+    full = queue(x_max_length=1, x_overflow="reject-publish")
+    relay = await start_relay(order_by_key=is_ordered)
+    await publish_many(relay, client, full.name, 2)
+    await publish_many(relay, client, "no-such-queue", 3)
+    await eventually(lambda: relay.counts.dead == 3 and relay.counts.nacks)
+    await relay.stop()
+    said = [record.getMessage() for record in caplog.records if record.name == Failures.__module__]
+    dead = [sentence for sentence in said if "are dead: unroutable: " in sentence]
+    assert sum(int(sentence.split()[0]) for sentence in dead) == 3
+    assert all("`headwater outbox dead` lists them" in sentence for sentence in dead)
+    nacked = [sentence for sentence in said if "does not take messages" in sentence]
+    assert sum(int(sentence.split()[0]) for sentence in nacked) == relay.counts.nacks
+    assert all("`headwater outbox status` tells how many wait" in sentence for sentence in nacked)
 
 
 async def test_a_channel_that_the_server_closes_kills_no_event_until_its_attempts_are_used_up(
@@ -185,17 +224,41 @@ class Poisoned(Proxy):
                 target.sendall(data)
 
 
-async def test_credentials_that_are_refused_stop_the_relay_and_are_said(start_relay, client, outbox_url, rabbitmq):
-    relay = await start_relay(
-        RabbitmqAccess(url=rabbitmq.url.replace(rabbitmq.password, "wrong")), restarts=2, stop_within=SECOND
-    )
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_credentials_that_are_refused_at_the_start_are_said_by_it_and_the_table_is_left_alone(
+    outbox_url, connection, client, rabbitmq, is_ordered
+):
+    access = RabbitmqAccess(url=rabbitmq.url.replace(rabbitmq.password, "wrong"))
+    relay = OutboxRelay(outbox_url, access, RelaySettings(order_by_key=is_ordered))
+    for _ in range(2):
+        with pytest.raises(BrokerError, match=r"^RabbitMQ at \S+ does not let us in; check user and password in its url$"):
+            async with relay:
+                pytest.fail("it has begun")
+    assert not relay.is_running
+    assert find_served(connection) is None
     async with relay.transaction(client) as tx:
         await tx.publish("orders", "Kept", {})
-    with pytest.raises(RelayFailed, match=r"publisher|retry") as failed:
-        await relay.wait()
+    assert [row["locked_by"] for row in rows(outbox_url, "locked_by")] == [None]
+
+
+async def test_files_of_tls_that_are_not_there_are_said_by_the_start(outbox_url):
+    relay = OutboxRelay(outbox_url, RabbitmqAccess(url="amqps://127.0.0.1:1", tls_ca="no-such-file.pem"))
+    with pytest.raises(SettingsError, match=r"no-such-file\.pem"):
+        await relay.start()
+
+
+async def test_credentials_that_are_refused_stop_the_relay_and_are_said(start_relay, client, outbox_url, rabbitmq):
+    with Proxy(rabbitmq.url.replace(rabbitmq.password, "wrong")) as proxy:
+        proxy.refuse = True
+        relay = await start_relay(RabbitmqAccess(url=proxy.url), restarts=2, stop_within=SECOND)
+        async with relay.transaction(client) as tx:
+            await tx.publish("orders", "Kept", {})
+        proxy.refuse = False
+        with pytest.raises(RelayFailed, match=r"publisher|retry") as failed:
+            await relay.wait()
     assert "wrong" not in str(failed.value)
     assert not relay.is_running
-    assert relay.counts.restarts == 2
+    assert 2 <= relay.counts.restarts <= 4, "of two tasks that send, at least one as often as it may be"
     async with relay.transaction(client) as tx:
         await tx.publish("orders", "Kept", {})
     assert [row["locked_by"] for row in rows(outbox_url, "locked_by")] == [None, None], "for whoever comes next"
@@ -216,6 +279,54 @@ async def test_statuses_wait_while_the_database_is_away(start_relay, client, que
         await eventually(lambda: statuses(outbox_url) == {"published": 60})
     assert sorted(arrived.ids()) == sorted(sent), "each once: what is known is not forgotten"
     assert relay.counts.suspected_duplicates == 0
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_a_database_that_is_away_is_said_once_and_seen_by_monitors_and_so_is_its_return(
+    start_relay, outbox_url, caplog, is_ordered
+):
+    caplog.set_level(logging.INFO)
+    with Proxy(outbox_url) as proxy:
+        relay = await start_relay(url=proxy.url, order_by_key=is_ordered)
+        registry = CollectorRegistry()
+        registry.register(RelayMetrics(relay))
+
+        def figures():
+            names = ("database_up", "oldest_unpublished_seconds")
+            return [registry.get_sample_value(f"headwater_relay_{name}") for name in names]
+
+        await eventually(lambda: figures() == [1, 0])
+        proxy.refuse = True
+        proxy.cut()
+        await eventually(lambda: figures()[0] == 0)
+        assert 0 < figures()[1] < figures()[1], "nobody knows what was written since"
+        proxy.refuse = False
+        await eventually(lambda: figures() == [1, 0])
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == Database.__module__]
+    assert [level for level, _ in said] == ["WARNING", "INFO"]
+    assert "no connection to PostgreSQL" in said[0][1] or "did not do what was asked" in said[0][1]
+    assert "the database is back" in said[1][1]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_a_database_that_is_back_is_known_while_the_broker_is_away(
+    start_relay, client, outbox_url, rabbitmq, is_ordered
+):
+    with Proxy(outbox_url) as database, Proxy(rabbitmq.url) as broker:
+        relay = await start_relay(
+            RabbitmqAccess(url=broker.url),
+            url=database.url,
+            order_by_key=is_ordered,
+            revive_every=timedelta(milliseconds=50),
+        )
+        await eventually(lambda: relay.counts.oldest_seconds == 0)
+        database.refuse = broker.refuse = True
+        database.cut()
+        broker.cut()
+        await eventually(lambda: not relay.counts.is_database_up)
+        await client.execute("insert into headwater.outbox_message (topic, type, payload) values ('orders', 'Bare', '1')")
+        database.refuse = False
+        await eventually(lambda: relay.counts.is_database_up and relay.counts.oldest_seconds > 0)
 
 
 async def test_no_more_is_sent_than_can_be_remembered_while_the_database_is_away(start_relay, client, queue, outbox_url):
@@ -397,6 +508,7 @@ async def test_a_tracing_that_breaks_holds_up_no_event(start_relay, client, queu
 async def test_a_broker_that_is_short_of_memory_is_away_until_it_has_some_and_that_is_said_once(
     start_relay, client, queue, outbox_url, rabbitmq, monkeypatch, caplog
 ):
+    caplog.set_level(logging.INFO)
     checks: list[bool] = []
     check = RabbitmqBroker.check
 

@@ -175,6 +175,21 @@ async def test_what_a_granted_role_may_do_is_enough_to_relay(start_relay, queue,
         connection.execute("drop role relayer")
 
 
+@pytest.mark.parametrize("reads", [False, True], ids=["writes", "reads too"])
+async def test_a_role_that_may_only_write_is_told_what_it_lacks_to_relay(outbox_url, connection, reads):
+    connection.execute("create role writer login password 'secret'")
+    execute_sync(connection, statements.grant_writing("writer"))
+    if reads:
+        connection.execute("grant select on all tables in schema headwater to writer")
+    url = psycopg.conninfo.make_conninfo(outbox_url, user="writer", password="secret")
+    try:
+        with pytest.raises(OutboxError, match=r"role writer may not relay .*`headwater outbox init --grant-relay writer`"):
+            await OutboxRelay(url, "amqp://localhost").start()
+    finally:
+        connection.execute("drop owned by writer")
+        connection.execute("drop role writer")
+
+
 async def test_a_relay_makes_no_partition_of_the_present_which_would_fail_who_writes_now(outbox_url, connection):
     ensured, _ = Maintenance(outbox_url, RelaySettings()).maintain()
     assert len(ensured.made) == 7

@@ -50,8 +50,9 @@ async def test_after_the_stop_events_are_written_without_a_lease_and_a_second_st
 async def test_stop_gives_back_what_it_cannot_send_and_says_so(start_relay, client, queue, outbox_url, rabbitmq):
     arrived = queue()
     with Proxy(rabbitmq.url) as proxy:
-        proxy.refuse = True
         relay = await start_relay(RabbitmqAccess(url=proxy.url), confirm_timeout=SECOND)
+        proxy.refuse = True
+        proxy.cut()
         await publish_many(relay, client, arrived.name, 10)
         assert {row["locked_by"] for row in rows(outbox_url, "locked_by")} == {relay.instance}
         await eventually(lambda: not relay.counts.is_broker_up and not relay.counts.in_flight)

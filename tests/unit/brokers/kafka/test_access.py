@@ -23,6 +23,11 @@ def test_words_of_the_client_are_passed_on_without_secrets():
     assert access.without_secrets("relay with hidden too, or hidden") == "relay with ***, or ***"
 
 
+@pytest.mark.parametrize("servers", ["one", "one:9092, two:9093", "10.0.0.1:9092", "[::1]:9092"])
+def test_servers_are_named_by_host_and_port(servers):
+    assert KafkaAccess(bootstrap_servers=servers).describe() == servers
+
+
 def test_an_access_travels_to_another_process():
     access = KafkaAccess(bootstrap_servers="one:9092", settings=SECRETS, timeout=timedelta(seconds=3))
     assert pickle.loads(pickle.dumps(access)) == access
@@ -34,6 +39,10 @@ def test_an_access_travels_to_another_process():
         ({"bootstrap_servers": ""}, "name no server"),
         ({"bootstrap_servers": "one:9092,,"}, "name no server"),
         ({"bootstrap_servers": "me:hidden@one:9092"}, "hold no credentials"),
+        ({"bootstrap_servers": "kafka://one:9092"}, "write host:9092"),
+        ({"bootstrap_servers": "one:9092/orders"}, "addresses and nothing else"),
+        ({"bootstrap_servers": "one:9092?sslmode=require"}, "security.protocol and the like in the settings"),
+        ({"bootstrap_servers": "one:port"}, "addresses and nothing else"),
         ({"topic": "{tenant}"}, "names {tenant}"),
         ({"topic": ""}, "is empty"),
         ({"timeout": timedelta(0)}, "timeout"),

@@ -47,6 +47,7 @@ def test_an_access_travels_to_another_process():
         ({"url": "http://host"}, "nats://host:4222"),
         ({"url": "nats://"}, "nats://host:4222"),
         ({"url": "nats://me:hidden@host:port"}, "no number"),
+        ({"url": "nats://hidden?@host"}, "%3F"),
         ({"url": "nats://host", "user": "a", "token": "b"}, "one of user, token"),
         ({"url": "nats://host", "password": "b"}, "needs a user"),
         ({"url": "nats://host", "tls_cert": "c.pem"}, "go together"),

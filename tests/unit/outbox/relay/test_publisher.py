@@ -8,6 +8,8 @@ from headwater.brokers.base import Left, Offered, Refused
 from headwater.errors import BrokerError, HeadwaterError
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.database import Database
+from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.intake import Intake
 from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.outcome import Judge
@@ -34,8 +36,9 @@ class Failing:
 def prepared(broker):
     counts, ledger, suspects, intake = Counts(), Ledger(), Suspects(), Intake(100, 1 << 20)
     retries = RetryQueue(100, 1 << 20, suspects)
-    saver = Saver(Session(""), "me", SETTINGS, ledger, counts)
-    desk = Desk(Judge(SETTINGS), saver, retries, suspects, ledger, counts)
+    saver = Saver(Session("", Database(counts)), "me", SETTINGS, ledger, counts)
+    failures = Failures(asyncio.get_running_loop().call_later)
+    desk = Desk(Judge(SETTINGS), saver, retries, suspects, ledger, failures, counts)
     one = entry("a", deadline=float("inf"))
     ledger.add(one)
     intake.put([one])

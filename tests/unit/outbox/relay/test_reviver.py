@@ -37,6 +37,9 @@ class Slow:
     def monotonic(self) -> float:
         return self.now
 
+    async def open(self):
+        return
+
     async def fetch(self, statement):
         self.now += self._seconds
         return []
@@ -44,8 +47,9 @@ class Slow:
 
 async def test_one_who_is_woken_all_the_time_searches_a_fifth_of_it_at_the_most(monkeypatch):
     session, pauses, enough = Slow(0.3), [], asyncio.Event()
-    counts = Counts()
-    made = Reviver(session, "me", SETTINGS, RetryQueue(10, 1000, Suspects()), Ledger(), Availability(counts), counts)
+    availability = Availability(counts := Counts())
+    availability.found()
+    made = Reviver(session, "me", SETTINGS, RetryQueue(10, 1000, Suspects()), Ledger(), availability, counts)
     sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
