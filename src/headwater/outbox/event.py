@@ -23,6 +23,7 @@ MAX_DEPTH: Final = 500
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
@@ -130,12 +131,12 @@ def _checked(headers: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _headers(headers: Mapping[str, str]) -> str:
-    return json.dumps(headers, ensure_ascii=False, separators=(",", ":")) if headers else "{}"
+    return _JSON.encode(headers) if headers else "{}"
 
 
 def _dumped(payload: object) -> str:
     try:
-        return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _JSON.encode(payload)
     except (TypeError, ValueError, RecursionError) as exc:
         raise OutboxError(
             f"the payload cannot be written as JSON ({_said(exc)}); give dicts, lists, strings, finite numbers, booleans "

@@ -63,6 +63,8 @@ class BrokerThread:
         return await future
 
     def _work(self) -> None:
+        # Arrow looks for pandas when it is first used, and imports it for a second; the first event does not wait for that.
+        as_messages(())
         while (given := self._calls.get()) is not None:
             call, future = given
             try:

@@ -6,17 +6,16 @@ so that the server takes them back. One event is written in one round trip with 
 psycopg's pipeline mode would do that too, at twice the cost in this process's time.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.abc import Params, QueryNoTemplate
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import scalar_row
 
 from headwater.errors import OutboxError
 from headwater.outbox import statements
@@ -25,12 +24,9 @@ from headwater.outbox.publish import chunks, prepare_events
 from headwater.outbox.relay.pending import Pending
 from headwater.outbox.relay.tracing import publish_span
 from headwater.outbox.transaction import AnyConnection
-from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync
+from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync, written_out
 
 AnyConnectionT = TypeVar("AnyConnectionT", bound=AnyConnection)
-
-# How long a request that is cancelled at its commit waits for it: a commit takes milliseconds, unless it waits for a lock.
-_COMMIT_GRACE: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class Written:
     """Events that are rows by now, when they were written, and who sends them."""
 
     events: Sequence[EncodedEvent]
-    created_us: Sequence[int]
+    created_us: list[int]
     lease: Lease
 
 
@@ -75,6 +71,7 @@ class _Open(Generic[AnyConnectionT]):
         self._taker, self._pending = taker, Pending()
         self._outer_depth = depth_of(connection) - 1
         self._wrote_early = False
+        self._written: Written | None = None
 
     @property
     def is_open(self) -> bool:
@@ -111,25 +108,35 @@ class _Open(Generic[AnyConnectionT]):
         self._wrote_early = True
         return [statements.insert_messages(chunk) for chunk in chunks(events)]
 
-    def _may_commit(self, events: Sequence[EncodedEvent]) -> bool:
-        """Whether the insert and the commit can go in one message: arrays would have to be written out, and a pipeline takes
-        one statement at a time."""
-        return len(events) == 1 and not self._is_in_pipeline
-
-    def _taken(self) -> list[EncodedEvent]:
+    def _take(self) -> Written:
         """What is to be written at the end, or OutboxError if it is not this transaction's end."""
         if events := self._pending.take():
             self._require_same()
-        return events
+        self._written = Written(events, [], self._taker.lease(len(events)))
+        return self._written
 
-    def _inserts(self, events: Sequence[EncodedEvent], lease: Lease) -> list[Statement[int]]:
+    def _inserts(self, written: Written) -> list[Statement[int]]:
+        """What goes before the last statement."""
+        events, lease = written.events, written.lease
         if len(events) == 1:
-            return [statements.insert_leased(events[0], lease.instance, lease.seconds)]
+            return [statements.insert_leased(events[0], lease.instance, lease.seconds)] if self._is_in_pipeline else []
         return [statements.insert_leased_many(chunk, lease.instance, lease.seconds) for chunk in chunks(events)]
 
-    def hand_over(self, written: Written) -> None:
-        """After the commit."""
-        if written.events:
+    def _last(self, written: Written) -> bytes | None:
+        """The insert of one event with the commit, or the commit of many; None where that is left to the block: in a
+        pipeline, which takes one statement at a time, and where nothing is written."""
+        if self._is_in_pipeline or not written.events:
+            return None
+        if len(written.events) > 1:
+            return b"commit"
+        lease = written.lease
+        statement = statements.insert_leased_and_commit(written.events[0], lease.instance, lease.seconds)
+        return written_out(self.connection, statement)
+
+    def hand_over(self) -> None:
+        """Once the transaction has committed; what was handed over is not again."""
+        written, self._written = self._written, None
+        if written is not None and written.events:
             self._taker.take(written.events, written.created_us, written.lease)
         if self._wrote_early:
             self._taker.wake()
@@ -180,20 +187,22 @@ class RelayTransaction(_Open[psycopg.AsyncConnection[Any]]):
                 raise
             self._pending.leave(keeps=True)
 
-    async def write(self, block: psycopg.AsyncTransaction) -> Written:
-        """Write the events, at the end of the transaction, which may have committed then."""
-        events = self._taken()
-        lease = self._taker.lease(len(events))
-        created_us: list[int] = []
-        if self._may_commit(events):
-            statement = statements.insert_leased_and_commit(events[0], lease.instance, lease.seconds)
-            async with psycopg.AsyncClientCursor(self.connection, row_factory=statement.row_factory) as cursor:
-                created_us = await (await cursor.execute(statement.query, statement.parameters)).fetchall()
-            note_commit(block)
-            return Written(events, created_us, lease)
-        for statement in self._inserts(events, lease):
-            created_us += await fetch(self.connection, statement)
-        return Written(events, created_us, lease)
+    async def finish(self, block: psycopg.AsyncTransaction) -> None:
+        """Write the events at the end of the transaction, and commit unless that is left to the block."""
+        written = self._take()
+        for insert in self._inserts(written):
+            written.created_us.extend(await fetch(self.connection, insert))
+        if (last := self._last(written)) is None:
+            return
+        cursor = self.connection.cursor(row_factory=scalar_row)
+        try:
+            await cursor.execute(last)
+        finally:
+            # Also when the caller was cancelled meanwhile: then psycopg has heard what became of it before it says so.
+            if cursor.pgresult is not None:
+                written.created_us.extend(await cursor.fetchall() if cursor.description else [])
+                note_commit(block)
+                self.hand_over()
 
 
 class RelayTransactionSync(_Open[psycopg.Connection[Any]]):
@@ -238,20 +247,21 @@ class RelayTransactionSync(_Open[psycopg.Connection[Any]]):
                 raise
             self._pending.leave(keeps=True)
 
-    def write(self, block: psycopg.Transaction) -> Written:
-        """Write the events, at the end of the transaction, which may have committed then."""
-        events = self._taken()
-        lease = self._taker.lease(len(events))
-        created_us: list[int] = []
-        if self._may_commit(events):
-            statement = statements.insert_leased_and_commit(events[0], lease.instance, lease.seconds)
-            with psycopg.ClientCursor(self.connection, row_factory=statement.row_factory) as cursor:
-                created_us = cursor.execute(statement.query, statement.parameters).fetchall()
-            note_commit(block)
-            return Written(events, created_us, lease)
-        for statement in self._inserts(events, lease):
-            created_us += fetch_sync(self.connection, statement)
-        return Written(events, created_us, lease)
+    def finish(self, block: psycopg.Transaction) -> None:
+        """Write the events at the end of the transaction, and commit unless that is left to the block."""
+        written = self._take()
+        for insert in self._inserts(written):
+            written.created_us.extend(fetch_sync(self.connection, insert))
+        if (last := self._last(written)) is None:
+            return
+        cursor = self.connection.cursor(row_factory=scalar_row)
+        try:
+            cursor.execute(last)
+        finally:
+            if cursor.pgresult is not None:
+                written.created_us.extend(cursor.fetchall() if cursor.description else [])
+                note_commit(block)
+                self.hand_over()
 
 
 @asynccontextmanager
@@ -264,43 +274,15 @@ async def open_transaction(
             yield outer
         return
     refuse_foreign(connection)
-    async with AsyncExitStack() as block:
-        inner = await block.enter_async_context(connection.transaction())
+    async with connection.transaction() as block:
         opened = open_ones[connection] = RelayTransaction(connection, taker)
         try:
             yield opened
-            await _in_whole(_end(opened, inner, block.pop_all()))
+            await opened.finish(block)
         finally:
             opened.close()
             del open_ones[connection]
-
-
-async def _end(opened: RelayTransaction, inner: psycopg.AsyncTransaction, block: AsyncExitStack) -> None:
-    async with block:
-        written = await opened.write(inner)
-    opened.hand_over(written)
-
-
-async def _in_whole(work: Coroutine[Any, Any, None]) -> None:
-    """Do something to its end although the caller is cancelled meanwhile, who hears of that afterwards.
-
-    Else a commit may be done of which nobody knows, and its events would wait until their lease ends. One that takes long is
-    cancelled after all.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        try:
-            await asyncio.wait([task], timeout=_COMMIT_GRACE.total_seconds())
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            # The caller was cancelled, which says enough; asyncio would complain of an error that nobody has asked for.
-            if not task.cancelled():
-                task.exception()
-        raise
-    task.result()
+    opened.hand_over()
 
 
 @contextmanager
@@ -313,18 +295,15 @@ def open_transaction_sync(
             yield outer
         return
     refuse_foreign(connection)
-    written: Written | None = None
     with connection.transaction() as block:
         opened = open_ones[connection] = RelayTransactionSync(connection, taker)
         try:
             yield opened
-            written = opened.write(block)
+            opened.finish(block)
         finally:
             opened.close()
             del open_ones[connection]
-    # Not there when psycopg's `Rollback` was raised, and the block has ended without an error.
-    if written is not None:
-        opened.hand_over(written)
+    opened.hand_over()
 
 
 def refuse_foreign(connection: AnyConnection) -> None:

@@ -1,7 +1,10 @@
 """The relay from the commit of a transaction to the broker and back to the table."""
 
 import asyncio
+import threading
 import uuid
+from contextlib import suppress
+from socket import SHUT_RDWR
 
 import psycopg
 import pytest
@@ -11,6 +14,7 @@ from headwater.errors import OutboxError, SchemaError
 from headwater.outbox import Event, OutboxRelay, RelaySettings
 from headwater.outbox import publish as publish_plainly
 from tests.integration.outbox.relay.arrivals import eventually, partitions, rows, statuses
+from tests.proxy import Proxy
 
 # The first test waits for the servers.
 pytestmark = pytest.mark.timeout(90)
@@ -331,37 +335,54 @@ async def test_a_commit_that_fails_in_a_pipeline_sends_nothing(start_relay, clie
     assert arrived.ids() == [str(kept)]
 
 
+class SlowToAnswer(Proxy):
+    """Keeps back the answers to a commit until they are let through."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.lets_through = threading.Event()
+        self.lets_through.set()
+
+    def _pump(self, source, target, frozen):
+        with suppress(OSError):
+            is_answer = source.getpeername()[1] == self._target[1]
+            while data := source.recv(65536):
+                if b"commit" in data:
+                    self.lets_through.clear()
+                if is_answer:
+                    self.lets_through.wait()
+                target.sendall(data)
+            target.shutdown(SHUT_RDWR)
+
+
 @pytest.mark.parametrize("events", [1, 2])
-async def test_a_request_cancelled_at_its_commit_hands_over_what_it_has_committed(
-    start_relay, client, queue, outbox_url, events
-):
-    """The commit is held up by a lock that the test has, so that the cancellation comes while it is under way."""
+async def test_a_request_cancelled_at_its_commit_hands_over_what_it_has_committed(start_relay, queue, outbox_url, events):
+    """The server has committed, and the answer is on its way when the cancellation comes."""
     arrived = queue()
     relay = await start_relay(revive_every=RelaySettings().lease)
+    with SlowToAnswer(outbox_url) as proxy:
+        client = await psycopg.AsyncConnection.connect(proxy.url, autocommit=True)
 
-    async def request() -> None:
-        async with relay.transaction(client) as tx:
-            await tx.publish_many([Event(arrived.name, "Done", number) for number in range(events)])
+        async def request() -> None:
+            async with relay.transaction(client) as tx:
+                await tx.publish_many([Event(arrived.name, "Done", number) for number in range(events)])
 
-    with psycopg.connect(outbox_url) as holder:
-        holder.execute("lock table headwater.outbox_message in share mode")
-        task = asyncio.create_task(request())
-        await eventually(lambda: is_waiting(outbox_url))
-        task.cancel()
-        # It has had its chance to give up.
-        await asyncio.sleep(0)
-        holder.rollback()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await eventually(lambda: statuses(outbox_url) == {"published": events})
+        async with client:
+            task = asyncio.create_task(request())
+            await eventually(lambda: statuses(outbox_url) == {"pending": events})
+            task.cancel()
+            # It has asked the server to give it up by now.
+            await asyncio.sleep(0)
+            proxy.lets_through.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await eventually(lambda: statuses(outbox_url) == {"published": events})
+            assert client.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert len(arrived.ids()) == events
     assert relay.counts.revived == 0, "it was handed over"
-    assert client.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-async def test_a_request_cancelled_at_a_commit_that_takes_long_gives_up_and_is_rolled_back(
-    start_relay, client, queue, outbox_url
-):
+async def test_a_request_cancelled_before_its_commit_is_done_is_rolled_back(start_relay, client, queue, outbox_url):
     arrived = queue()
     relay = await start_relay()
 
