@@ -97,6 +97,16 @@ class PositionError(HeadwaterError):
     """A position that does not fit where it is used."""
 
 
+class PositionExpired(PositionError):
+    """What stood there was removed; `oldest` is the first that is left."""
+
+    def __init__(self, place: str, wanted: int, oldest: int) -> None:
+        super().__init__(
+            f"{place} has no message {wanted} any more, the oldest is {oldest}; go on from there, or from later"
+        )
+        self.wanted, self.oldest = wanted, oldest
+
+
 class PipelineFailed(HeadwaterError):
     """Spark, or code that is not ours, failed; nothing of the batch was confirmed. A process that died is worth a try."""
 
@@ -120,6 +130,14 @@ class RelayFailed(HeadwaterError):
             f"with: {reason}; correct that and start the relay again, events wait in the outbox"
         )
         self.task, self.reason = task, reason
+
+
+class TopicError(HeadwaterError):
+    """A topic, a group or a message that is not as it must be; nothing was written."""
+
+
+class LeaseLost(HeadwaterError):
+    """Somebody else has taken over what was to be settled; nothing moved, and it is dealt with there."""
 
 
 class SinkError(HeadwaterError):

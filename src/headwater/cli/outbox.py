@@ -7,9 +7,9 @@ import typer
 
 from headwater.cli.config import Json, Url
 from headwater.cli.output import human_bytes, print_json, print_table
-from headwater.cli.pipeline_file.values import parse_duration
 from headwater.cli.session import session
 from headwater.errors import SettingsError
+from headwater.model.amount import parse_duration
 from headwater.outbox.checkpoint import prepare_outbox, require_outbox
 from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions, is_unused
 from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock

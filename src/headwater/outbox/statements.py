@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Final
 from uuid import UUID
 
 from psycopg import sql
 
 from headwater.outbox.event import EncodedEvent
-from headwater.postgres.statements import Query, Row, Statement, load
+from headwater.postgres.statements import Statement, load
 
 SQL: Final = load("headwater.outbox")
 RELAY: Final = load("headwater.outbox", "sql/relay.sql")
@@ -146,7 +146,7 @@ def insert_message(event: EncodedEvent) -> Statement[object]:
 
 
 def insert_messages(events: Sequence[EncodedEvent]) -> Statement[object]:
-    return _bind_binary(SQL["insert_messages"], object, _columns(events))
+    return SQL["insert_messages"].bind(object, **_columns(events))
 
 
 def emit_message(prefix: str, content: str) -> Statement[str]:
@@ -258,8 +258,7 @@ def insert_leased(event: EncodedEvent, locked_by: str | None, lease_seconds: flo
 
 def insert_leased_many(events: Sequence[EncodedEvent], locked_by: str | None, lease_seconds: float | None) -> Statement[int]:
     """As above, one row each, in their order."""
-    lease = {"locked_by": locked_by, "lease_seconds": lease_seconds}
-    return _bind_binary(RELAY["insert_leased_many"], int, {**_columns(events), **lease})
+    return RELAY["insert_leased_many"].bind(int, **_columns(events), locked_by=locked_by, lease_seconds=lease_seconds)
 
 
 def claim_due(instance: str, lease: timedelta, after: tuple[int, str], limit: int) -> Statement[ClaimedMessage]:
@@ -275,16 +274,13 @@ def claim_due(instance: str, lease: timedelta, after: tuple[int, str], limit: in
 
 
 def save_published(ids: Sequence[str], created_us: Sequence[int], attempts: Sequence[int]) -> Statement[object]:
-    return _bind_binary(
-        RELAY["save_published"],
+    return RELAY["save_published"].bind(
         object,
-        {
-            "ids": list(ids),
-            "created_us": list(created_us),
-            "attempts": list(attempts),
-            "first_us": min(created_us),
-            "last_us": max(created_us),
-        },
+        ids=list(ids),
+        created_us=list(created_us),
+        attempts=list(attempts),
+        first_us=min(created_us),
+        last_us=max(created_us),
     )
 
 
@@ -297,20 +293,17 @@ def save_unpublished(  # noqa: PLR0913 - the columns of what is saved
     waits: Sequence[float | None],
     errors: Sequence[str | None],
 ) -> Statement[object]:
-    return _bind_binary(
-        RELAY["save_unpublished"],
+    return RELAY["save_unpublished"].bind(
         object,
-        {
-            "instance": instance,
-            "ids": list(ids),
-            "created_us": list(created_us),
-            "statuses": list(statuses),
-            "attempts": list(attempts),
-            "waits": list(waits),
-            "errors": list(errors),
-            "first_us": min(created_us),
-            "last_us": max(created_us),
-        },
+        instance=instance,
+        ids=list(ids),
+        created_us=list(created_us),
+        statuses=list(statuses),
+        attempts=list(attempts),
+        waits=list(waits),
+        errors=list(errors),
+        first_us=min(created_us),
+        last_us=max(created_us),
     )
 
 
@@ -431,8 +424,3 @@ def _columns(events: Sequence[EncodedEvent]) -> dict[str, object]:
         "payloads": [event.payload for event in events],
         "headers": [event.headers for event in events],
     }
-
-
-def _bind_binary(query: Query, row: type[Row], parameters: dict[str, object]) -> Statement[Row]:
-    """As `Query.bind`, which knows no parameters in binary form. The text comes from a packaged file, as there."""
-    return Statement(query.name, sql.SQL(cast("Any", query.text)), parameters, row)

@@ -23,7 +23,7 @@ DEFAULT_SCHEMA = "headwater"
 Row = TypeVar("Row")
 
 _BLOCK = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+_PARAMETER = re.compile(r"%\((\w+)\)[sb]")
 
 
 @dataclass(frozen=True, slots=True)

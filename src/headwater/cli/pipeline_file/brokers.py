@@ -17,7 +17,8 @@ from headwater.brokers.nats.streams import Retention, StreamLimits
 from headwater.brokers.rabbitmq.access import RabbitmqAccess
 from headwater.brokers.registry import BrokerAccess, NatsMessages
 from headwater.brokers.servicebus.access import ServiceBusAccess
-from headwater.cli.pipeline_file.values import Toml, flatten, parse_duration, parse_size
+from headwater.cli.pipeline_file.values import Toml, flatten
+from headwater.model.amount import parse_duration, parse_size
 
 MIB = 1024 * 1024
 

@@ -1,9 +1,8 @@
-"""How single values are written: `${VARIABLE}` inside of strings, durations as `500ms`, sizes as `32MiB`. Pure."""
+"""How single values are written: `${VARIABLE}` inside of strings. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 # What TOML gives, without dates, which no key takes.
 Toml: TypeAlias = "str | int | float | bool | list[Toml] | dict[str, Toml]"
@@ -11,9 +10,6 @@ Toml: TypeAlias = "str | int | float | bool | list[Toml] | dict[str, Toml]"
 Path: TypeAlias = tuple[str | int, ...]
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<open>\$\{)")
-_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]+)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES: Final = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
 def interpolate(value: Toml, environ: Mapping[str, str], errors: dict[Path, str], path: Path = ()) -> Toml:
@@ -27,18 +23,6 @@ def interpolate(value: Toml, environ: Mapping[str, str], errors: dict[Path, str]
             return [interpolate(inner, environ, errors, (*path, place)) for place, inner in enumerate(value)]
         case _:
             return value
-
-
-def parse_duration(text: str) -> timedelta:
-    seconds = _amount(text, _SECONDS, "a duration such as 500ms, 2s or 1m")
-    try:
-        return timedelta(seconds=seconds)
-    except OverflowError as exc:
-        raise ValueError("must be a shorter duration") from exc
-
-
-def parse_size(text: str) -> int:
-    return round(_amount(text, _BYTES, "a size such as 512KiB or 32MiB"))
 
 
 def flatten(table: Mapping[str, Toml], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -66,10 +50,3 @@ def _filled(text: str, environ: Mapping[str, str], errors: dict[Path, str], path
         return ""
 
     return _REFERENCE.sub(replaced, text)
-
-
-def _amount(text: str, units: Mapping[str, float], what: str) -> float:
-    found = _AMOUNT.fullmatch(text.strip())
-    if found is None or found["unit"] not in units:
-        raise ValueError(f"must be {what}")
-    return float(found["number"]) * units[found["unit"]]

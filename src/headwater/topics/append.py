@@ -1,0 +1,105 @@
+"""Appending in a transaction of the application: what is appended is there if and only if it commits.
+
+Rows are staged, and get their offsets after the commit, in the order of commits; so no two transactions wait for each other.
+Whoever reads the topic next, or `number`, gives them. `docs/decisions` has the measurements.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+
+from headwater.errors import TopicError
+from headwater.postgres.statements import Statement, fetch, fetch_sync
+from headwater.topics import statements
+from headwater.topics.frame import Framed, encode_frame
+from headwater.topics.message import Encoded, Message, encode_message, partition_of
+from headwater.topics.topic import Topic, find, find_sync
+
+# Rows of this size cost the least to write and to read; a larger message has one to itself.
+FRAME_BYTES: Final = 128 * 1024
+
+
+async def append(
+    connection: psycopg.AsyncConnection[Any], topic: str | Topic, messages: Sequence[Message], *, rings: bool = True
+) -> None:
+    """Append messages in the transaction of the connection; what cannot be appended raises TopicError before any SQL is run.
+
+    With `rings` those who wait for the topic are woken by the commit.
+    """
+    found = topic if isinstance(topic, Topic) else await find(connection, topic)
+    if messages:
+        await fetch(connection, _staging(found, messages, rings=rings))
+
+
+def append_sync(
+    connection: psycopg.Connection[Any], topic: str | Topic, messages: Sequence[Message], *, rings: bool = True
+) -> None:
+    """`append` for a connection that is not async."""
+    found = topic if isinstance(topic, Topic) else find_sync(connection, topic)
+    if messages:
+        fetch_sync(connection, _staging(found, messages, rings=rings))
+
+
+async def number(connection: psycopg.AsyncConnection[Any], topic: Topic) -> int:
+    """Give offsets to what was appended and committed; returns for how many appends. Writes only if there is something."""
+    numbered = 0
+    while (await fetch(connection, statements.has_staged(topic.id)))[0]:
+        (done,) = await fetch(connection, statements.number_staged(topic.id))
+        numbered += done
+        # Somebody else is at it.
+        if not done:
+            break
+    return numbered
+
+
+def number_sync(connection: psycopg.Connection[Any], topic: Topic) -> int:
+    """`number` for a connection that is not async."""
+    numbered = 0
+    while fetch_sync(connection, statements.has_staged(topic.id))[0]:
+        (done,) = fetch_sync(connection, statements.number_staged(topic.id))
+        numbered += done
+        if not done:
+            break
+    return numbered
+
+
+def frame_messages(topic: Topic, messages: Sequence[Encoded], unkeyed: int) -> tuple[list[int], list[Framed]]:
+    """The partition of each frame, and the frames; messages of a partition keep their order. Pure.
+
+    Messages without a key are for the partition `unkeyed`.
+    """
+    by_partition: dict[int, list[Encoded]] = {}
+    for message in messages:
+        partition = unkeyed if message.key is None else partition_of(message.key, topic.partitions)
+        by_partition.setdefault(partition, []).append(message)
+    partitions: list[int] = []
+    frames: list[Framed] = []
+    for partition in sorted(by_partition):
+        for part in _parts(by_partition[partition]):
+            partitions.append(partition)
+            frames.append(encode_frame(part, compresses=topic.compresses))
+    return partitions, frames
+
+
+def _parts(messages: Sequence[Encoded]) -> list[list[Encoded]]:
+    parts: list[list[Encoded]] = []
+    size = FRAME_BYTES
+    for message in messages:
+        if size + message.size > FRAME_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(message)
+        size += message.size
+    return parts
+
+
+def _staging(topic: Topic, messages: Sequence[Message], *, rings: bool) -> Statement[bool]:
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TopicError(f"a message is a headwater.topics.Message, not a {type(message).__name__}")
+    encoded = [encode_message(message, topic.max_bytes) for message in messages]
+    # All without a key together, in a partition by chance, so that they share frames.
+    partitions, frames = frame_messages(topic, encoded, random.randrange(topic.partitions))
+    return statements.stage_frames(topic.id, partitions, frames, rings=rings)

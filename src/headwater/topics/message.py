@@ -1,0 +1,103 @@
+"""A message as an application gives it, checked before any SQL is run, and as it comes back. Pure."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from headwater.errors import TopicError
+
+# Also what a header's name may have. Keys are for order, not for content.
+MAX_KEY_BYTES: Final = 1024
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Messages of one key keep their order, in the partition that the key leads to.
+
+    `payload` is bytes, kept as they are, or a value that JSON can express. What was read from a topic has its payload as
+    bytes, and says where it stands there; `created_at` is when it got its offset.
+    """
+
+    payload: object
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    partition: int | None = None
+    offset: int | None = None
+    created_at: datetime | None = None
+
+    def json(self) -> object:
+        """The payload as a value."""
+        return json.loads(self.payload) if isinstance(self.payload, bytes | str) else self.payload
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message as it is written: its headers are JSON text, and empty if it has none."""
+
+    payload: bytes
+    key: bytes | None
+    headers: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + len(self.key or b"") + len(self.headers)
+
+
+def encode_message(message: Message, max_bytes: int) -> Encoded:
+    """The message as it is written, or TopicError."""
+    payload = message.payload if isinstance(message.payload, bytes) else _dumped(message.payload)
+    encoded = Encoded(payload, _key(message.key), _headers(message.headers))
+    if encoded.size > max_bytes:
+        raise TopicError(
+            f"the message has {encoded.size} bytes, and the topic takes at most {max_bytes}; send less, or create the topic "
+            "with a larger max_bytes"
+        )
+    return encoded
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where the messages of a key are: the CRC-32 of its UTF-8 modulo the number of partitions, which others can compute."""
+    return zlib.crc32(key) % partitions
+
+
+def _key(key: str | None) -> bytes | None:
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise TopicError(f"the key is a {type(key).__name__}; give a string, or none")
+    encoded = _in_utf8("key", key)
+    if len(encoded) > MAX_KEY_BYTES:
+        raise TopicError(f"the key has {len(encoded)} bytes; at most {MAX_KEY_BYTES} are allowed")
+    return encoded
+
+
+def _headers(headers: Mapping[str, str] | None) -> bytes:
+    if not headers:
+        return b""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TopicError(f"header {name!r} is not a string by name and value; give strings")
+    return _in_utf8("headers", _JSON.encode(dict(headers)))
+
+
+def _in_utf8(what: str, text: str) -> bytes:
+    if "\0" in text:
+        raise TopicError(f"the {what} has a NUL character, which PostgreSQL cannot store as text; remove it")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise TopicError(f"the {what} has half of a surrogate pair, which is no character; remove it") from exc
+
+
+def _dumped(payload: object) -> bytes:
+    try:
+        return _in_utf8("payload", _JSON.encode(payload))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise TopicError(
+            f"the payload cannot be written as JSON ({exc}); give bytes, or dicts, lists, strings, finite numbers, booleans "
+            "and None"
+        ) from exc
