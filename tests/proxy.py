@@ -53,14 +53,21 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                if self.refuse:
+                server = None if self.refuse else self._reached()
+                if server is None:
                     client.close()
                     continue
-                server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 frozen = self._generation
                 for pair in ((client, server), (server, client)):
                     Thread(target=self._pump, args=(*pair, frozen), daemon=True).start()
+
+    def _reached(self) -> socket.socket | None:
+        """A connection to the server, or none while it is down."""
+        try:
+            return socket.create_connection(self._target)
+        except ConnectionError:
+            return None
 
     def _pump(self, source: socket.socket, target: socket.socket, frozen: Event) -> None:
         with suppress(OSError):
@@ -70,4 +77,6 @@ class Proxy:
                     frozen.set()
                 if not frozen.is_set() and not (is_answer and self.mute):
                     target.sendall(data)
+        # Also after a reset, as of a server that was killed.
+        with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)

@@ -79,7 +79,7 @@ class Stage:
         return run
 
     def seconds_of_psql(self, _name: str, url: str) -> float:
-        psql, environments = self.source.bin_directory / "psql", [_connection(self.source.url), _connection(url)]
+        psql, environments = self.source.bin_directory / "psql", [connection_of(self.source.url), connection_of(url)]
         began = time.perf_counter()
         read = [str(psql), "--no-psqlrc", "--command", f"copy {TABLE} to stdout"]
         write = [str(psql), "--no-psqlrc", "--quiet", "--command", f"copy {TABLE} from stdin"]
@@ -112,7 +112,7 @@ class Stage:
         return seconds
 
 
-def _connection(url: str) -> dict[str, str]:
+def connection_of(url: str) -> dict[str, str]:
     """Where psql connects to: by the environment, since everybody on the machine can read a command line."""
     place = urlsplit(url)
     return {

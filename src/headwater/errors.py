@@ -100,10 +100,8 @@ class PositionError(HeadwaterError):
 class PositionExpired(PositionError):
     """What stood there was removed; `oldest` is the first that is left."""
 
-    def __init__(self, place: str, wanted: int, oldest: int) -> None:
-        super().__init__(
-            f"{place} has no message {wanted} any more, the oldest is {oldest}; go on from there, or from later"
-        )
+    def __init__(self, place: str, wanted: int, oldest: int, remedy: str = "go on from there, or from later") -> None:
+        super().__init__(f"{place} has no message {wanted} any more, the oldest is {oldest}; {remedy}")
         self.wanted, self.oldest = wanted, oldest
 
 

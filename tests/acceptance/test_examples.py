@@ -27,6 +27,8 @@ from headwater.outbox import OutboxRelay, RelaySettings
 from headwater.outbox.relay.metrics import RelayMetrics
 from headwater.postgres.connect import connect_sync
 from headwater.spark.sources.options import parse_options
+from headwater.spark.sources.topic.options import parse_options as parse_topic_options
+from headwater.topics import ProducerSettings, SubscriberSettings
 from tests.servers import fresh_database
 from tests.spark import java_home, quick_settings
 
@@ -92,6 +94,12 @@ PRINTED = {
         "the broker is started again",
         "answers: 232 orders placed, 30 out of stock, 38 cancelled",
         "events: 308 written, 308 arrived\nlost: 0, repeated: 0\none for each order and each cancellation: True\n",
+    ],
+    "topic_with_two_members.py": [
+        "invoices: 1000, for different orders: 1000\n"
+        "both members have written some: True\n"
+        "the order that was rolled back has none: True\n"
+        "in the order of each customer: True\n",
     ],
 }
 
@@ -327,6 +335,14 @@ def test_the_settings_of_the_relay_in_its_guide_have_the_defaults_of_the_code():
     assert {name: written(default) for name, default in relay_defaults().items()} == shown
 
 
+@pytest.mark.parametrize(("heading", "settings"), [("Producer", ProducerSettings), ("Subscriber", SubscriberSettings)])
+def test_the_settings_of_topics_in_their_guide_have_the_defaults_of_the_code(heading, settings):
+    page = (ROOT / "docs" / "guides" / "topics.md").read_text(encoding="utf-8")
+    section = page.partition("## Settings")[2].partition(f"### {heading}")[2].partition("\n##")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+    assert {field.name: written(field.default) for field in fields(settings)} == shown
+
+
 def relay_defaults() -> dict[str, object]:
     return {field.name: field.default for field in fields(RelaySettings)}
 
@@ -335,10 +351,12 @@ def written(value: object) -> str:
     """A default as the guide writes it."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str):
+        return f"`{value}`"
     if isinstance(value, timedelta):
         units = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
         for unit, length in units.items():
-            if not value % length:
+            if value and not value % length:
                 return f"{value // length} {unit}"
         return f"{value // timedelta(milliseconds=1)} ms"
     assert isinstance(value, int)
@@ -354,12 +372,15 @@ def test_the_metrics_of_the_relay_in_its_guide_are_those_that_it_has():
     assert shown == known
 
 
-def test_the_options_in_the_notebook_guide_are_those_of_the_source():
-    page = (ROOT / "docs" / "guides" / "notebook.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("guide", "parse"), [("notebook.md", parse_options), ("topics-spark.md", parse_topic_options)], ids=["changes", "topic"]
+)
+def test_the_options_in_the_guide_of_a_source_are_those_that_it_has(guide, parse):
+    page = (ROOT / "docs" / "guides" / guide).read_text(encoding="utf-8")
     table = page.partition("## Options")[2].partition("##")[0]
     shown = {name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)}
     with pytest.raises(SettingsError) as caught:
-        parse_options({"??": ""})
+        parse({"??": ""})
     assert shown == set(str(caught.value).partition("there are ")[2].split(", "))
 
 

@@ -34,6 +34,7 @@ from headwater.cli.slots import slots
 from headwater.cli.status import status
 from headwater.cli.tables import snapshot, tables
 from headwater.cli.tail import tail
+from headwater.cli.topics import topics
 from headwater.cli.verify import verify
 from headwater.cli.version import version
 from headwater.errors import HeadwaterError, SettingsError
@@ -69,6 +70,7 @@ app.command()(snapshot)
 app.command()(status)
 app.add_typer(tables, name="tables")
 app.command()(tail)
+app.add_typer(topics, name="topics")
 app.command()(verify)
 app.command()(version)
 

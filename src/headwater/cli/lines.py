@@ -39,11 +39,11 @@ def text_line(change: Change | LogicalMessage, *, color: bool) -> str:
     """Time, position, what happened to which table, and the row."""
     if isinstance(change, LogicalMessage):
         content = change.content.decode(errors="backslashreplace")
-        return _printable(f"{_clock(change.committed_at)}  {change.lsn}  message  {change.prefix}  {_shortened(content)}")
+        return printable(f"{clock(change.committed_at)}  {change.lsn}  message  {change.prefix}  {shortened(content)}")
     word, style = _WORDS[change.op]
     shown = typer.style(f"{word:10}", fg=style) if color else f"{word:10}"
-    place = f"{_clock(change.committed_at)}  {change.position!s:16}"
-    return f"{place}  {shown}  {_printable(f'{change.schema}.{change.table}  {_words(change)}')}".rstrip()
+    place = f"{clock(change.committed_at)}  {change.position!s:16}"
+    return f"{place}  {shown}  {printable(f'{change.schema}.{change.table}  {_words(change)}')}".rstrip()
 
 
 def _quoted(text: str) -> str:
@@ -91,7 +91,7 @@ def _words(change: Change) -> str:
     return f"{_values(old)} -> {_values(after)}" if old else _values(after)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text without what would make a terminal do something: control characters and changes of direction."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
@@ -103,12 +103,13 @@ def _values(row: Row) -> str:
 def _value(value: object) -> str:
     if value is UNCHANGED:
         return "(unchanged)"
-    return "NULL" if value is None else _shortened(str(value))
+    return "NULL" if value is None else shortened(str(value))
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _VALUE_WIDTH else f"{text[: _VALUE_WIDTH - 1]}…"
+def shortened(text: str, width: int = _VALUE_WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _clock(moment: datetime | None) -> str:
+def clock(moment: datetime | None) -> str:
+    """The time of day, where we are."""
     return "-" * 12 if moment is None else moment.astimezone().strftime("%H:%M:%S.%f")[:-3]

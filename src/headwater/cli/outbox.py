@@ -12,7 +12,7 @@ from headwater.errors import SettingsError
 from headwater.model.amount import parse_duration
 from headwater.outbox.checkpoint import prepare_outbox, require_outbox
 from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure_partitions, is_unused
-from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock
+from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock, require_role
 from headwater.postgres.statements import execute_sync, fetch_sync
 
 outbox = typer.Typer(no_args_is_help=True)
@@ -54,7 +54,8 @@ def init(
 
     What is there stays. A role that is granted the right may publish events and remember messages, and no more: it cannot
     set what recovery rests on, the time and the transaction of an event. One that is to relay events from inside of its
-    process, or by `headwater outbox relay`, may also claim them and write down what became of them.
+    process, or by `headwater outbox relay`, may also claim them and write down what became of them. Partitions are its
+    owner's: have `headwater outbox purge` run by that role.
 
     Examples:
 
@@ -63,6 +64,9 @@ def init(
         headwater outbox init --every 1h --ahead 2d
     """
     lengths = _duration("--ahead", ahead), _duration("--every", every)
+    with session(url) as connection:
+        for role in (*(grant or ()), *(grant_relay or ())):
+            fetch_sync(connection, require_role(role))
     prepare_outbox(url)
     with session(url) as connection:
         ensured = ensure_partitions(connection, *lengths, spares_present=not is_unused(connection))

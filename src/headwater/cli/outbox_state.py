@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.config import File, Json, Url
+from headwater.cli.moment import parse_time
 from headwater.cli.output import print_json, print_table
 from headwater.cli.pipeline import load_pipeline
 from headwater.cli.session import session
@@ -48,8 +49,8 @@ def status(url: Url = "", json: Json = False) -> None:
     """Show how far pipelines, or relays inside of processes, have delivered the outbox of a database.
 
     `since` is how many transactions were delivered after the checkpoint was saved; they are known by their ids. Of relays it
-    shows what waits: `held` is in the memory of one of them, `postponed` was not taken and is tried again later. The last
-    failure is that of the newest event that was not taken, with the time when it was written.
+    shows what waits: `held` is in the memory of one of them, `postponed` was tried, was not taken, and waits for another
+    try. The last failure is that of the newest event that was not taken, with the time when it was written.
 
     Examples:
 
@@ -226,16 +227,7 @@ def _target(settings: "PipelineSettings", name: str | None) -> "BrokerSinkSettin
 
 
 def _time(option: str, text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise SettingsError(f"{option} must be a time such as 2026-11-16T10:00:00Z, not {text!r}") from exc
-    if found.tzinfo is None:
-        whole = text if len(text) > len("2026-11-16") else f"{text}T00:00:00"
-        raise SettingsError(f"{option} {text} does not say in which time zone; write it as {whole}Z for UTC")
-    return found.isoformat()
+    return None if text is None else parse_time(option, text).isoformat()
 
 
 def _found(connection: Connection, pipeline: str) -> Checkpoint:
@@ -261,10 +253,11 @@ def _state_row(state: RelayState, since: datetime) -> tuple[str, ...]:
 
 
 def _failure_line(failure: Failure) -> str:
+    attempts = f"{failure.attempts:,} attempt{'' if failure.attempts == 1 else 's'}"
     what = "is dead" if failure.status == "dead" else "waits"
     return (
         f"last failure: the event to {failure.topic} of {failure.created_at:%Y-%m-%d %H:%M:%S%z} {what} after "
-        f"{failure.attempts:,} attempts: {failure.error}"
+        f"{attempts}: {failure.error}"
     )
 
 

@@ -24,14 +24,13 @@ def pause(file: File = None) -> None:
         headwater pause --file pipelines/shop.toml
     """
     settings = load_pipeline(file)
+    from headwater.spark.settings import TopicSettings
     from headwater.spark.state import pause as set_pause
 
     with session(settings.state_url) as connection:
         since = set_pause(connection, settings.name)
-    typer.echo(
-        f"pipeline {settings.name}: paused since {_clock(since)}; the server keeps WAL for slot {settings.source.slot} "
-        "until `headwater resume`"
-    )
+    kept = "" if isinstance(settings.source, TopicSettings) else f"; the server keeps WAL for slot {settings.source.slot}"
+    typer.echo(f"pipeline {settings.name}: paused since {_clock(since)}{kept} until `headwater resume`")
 
 
 def resume(file: File = None) -> None:

@@ -29,7 +29,10 @@ from headwater.postgres.connect import complete
 
 
 def _read_limit(value: Toml) -> timedelta | None:
-    return None if value == "never" else read_duration(value)
+    try:
+        return None if value == "never" else read_duration(value)
+    except ValueError as exc:
+        raise ValueError(f'{exc}, or "never"') from exc
 
 
 # How the kinds of values of the settings are written in a file.

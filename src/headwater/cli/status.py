@@ -42,6 +42,7 @@ def status(file: File = None, json: Json = False) -> None:
 
 def _ask(pipeline: "PipelineSettings") -> "Progress":
     from headwater.spark.lease import find_holder
+    from headwater.spark.settings import TopicSettings
     from headwater.spark.state import (
         Limits,
         Progress,
@@ -62,7 +63,8 @@ def _ask(pipeline: "PipelineSettings") -> "Progress":
         idle = fetch_idle_seconds(connection, slot_name)
     limits = Limits(facts.max_slot_wal_keep_bytes, facts.idle_replication_slot_timeout_seconds, idle)
     is_held = find_holder(pipeline.state_url, name) is not None
-    return Progress(name, slot_name, saved, slot, server, limits, letters, loads, is_held)
+    has_slot = not isinstance(pipeline.source, TopicSettings)
+    return Progress(name, slot_name, saved, slot, server, limits, letters, loads, is_held, has_slot)
 
 
 def _print(progress: "Progress") -> None:
@@ -97,6 +99,8 @@ def _facts(progress: "Progress") -> list[tuple[str, str]]:
         ("lag", behind if lag is None else f"{behind}, {_seconds(lag)}"),
         ("slot", f"{progress.slot_name}: {_slot(slot)}"),
     ]
+    if not progress.has_slot:
+        facts = [("reads", f"{progress.slot_name}; see `headwater topics groups` for its lag")]
     if progress.saved is None:
         return [("phase", "never ran"), *facts]
     report = progress.saved.report

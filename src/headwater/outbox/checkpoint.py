@@ -12,9 +12,10 @@ from typing import Final
 
 import psycopg
 
-from headwater.errors import HeadwaterError, SchemaError, SettingsError
+from headwater.errors import HeadwaterError, SettingsError
 from headwater.model import Lineage, Lsn, Snapshot
 from headwater.outbox.columns import OUTBOX_TABLE
+from headwater.outbox.rights import no_outbox
 from headwater.outbox.served import require_unserved
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.migrate import Component, migrate, pending_migrations
@@ -80,7 +81,7 @@ def has_outbox(connection: Connection) -> bool:
 
 def require_outbox(connection: Connection) -> None:
     if not has_outbox(connection):
-        raise SchemaError("this database has no outbox, or one of an earlier release; run `headwater outbox init` first")
+        raise no_outbox()
 
 
 def find_checkpoints(connection: Connection, pipeline: str | None = None) -> list[Checkpoint]:

@@ -9,6 +9,7 @@ import psycopg
 from headwater.errors import OutboxError
 from headwater.outbox import statements
 from headwater.outbox.event import MAX_PAYLOAD_BYTES, EncodedEvent, Event, encode_events
+from headwater.outbox.rights import granted
 from headwater.outbox.trace import trace_headers
 from headwater.outbox.transaction import AnyConnection, require_async, require_sync, require_transaction
 from headwater.postgres.statements import execute, execute_sync
@@ -35,7 +36,8 @@ async def publish(  # noqa: PLR0913 - the parts of an event, and by name what mo
     """
     require_async(connection, "publish")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
-    await execute(connection, statements.insert_message(event))
+    with granted(connection.info.user, "--grant"):
+        await execute(connection, statements.insert_message(event))
     return event.id
 
 
@@ -53,7 +55,8 @@ def publish_sync(  # noqa: PLR0913 - as above
     """`publish` for a connection that is not async."""
     require_sync(connection, "publish")
     (event,) = prepare_events(connection, [Event(topic, type, payload, key, headers, id)], max_bytes)
-    execute_sync(connection, statements.insert_message(event))
+    with granted(connection.info.user, "--grant"):
+        execute_sync(connection, statements.insert_message(event))
     return event.id
 
 
@@ -63,8 +66,9 @@ async def publish_many(
     """Write events in their order, a thousand to a statement; all are checked before the first is sent."""
     require_async(connection, "publish_many")
     ready = prepare_events(connection, events, max_bytes)
-    for chunk in chunks(ready):
-        await execute(connection, statements.insert_messages(chunk))
+    with granted(connection.info.user, "--grant"):
+        for chunk in chunks(ready):
+            await execute(connection, statements.insert_messages(chunk))
     return [event.id for event in ready]
 
 
@@ -74,8 +78,9 @@ def publish_many_sync(
     """`publish_many` for a connection that is not async."""
     require_sync(connection, "publish_many")
     ready = prepare_events(connection, events, max_bytes)
-    for chunk in chunks(ready):
-        execute_sync(connection, statements.insert_messages(chunk))
+    with granted(connection.info.user, "--grant"):
+        for chunk in chunks(ready):
+            execute_sync(connection, statements.insert_messages(chunk))
     return [event.id for event in ready]
 
 

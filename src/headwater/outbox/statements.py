@@ -230,6 +230,10 @@ def count_strays(before: datetime) -> Statement[int]:
     return SQL["count_strays"].bind(int, before=before)
 
 
+def require_role(role: str) -> Statement[str]:
+    return SQL["require_role"].bind(str, role=role)
+
+
 def grant_writing(role: str) -> Statement[None]:
     return SQL["grant_writing"].compose(role=sql.Identifier(role))
 
@@ -338,6 +342,11 @@ def lock_serving() -> Statement[str]:
 
 def list_pipelines() -> Statement[str]:
     return RELAY["list_pipelines"].bind(str)
+
+
+def identify_database() -> Statement[str]:
+    """The same for all connections to a database, and for no other database."""
+    return RELAY["identify_database"].bind(str)
 
 
 def find_served() -> Statement[Served]:

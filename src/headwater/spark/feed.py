@@ -1,4 +1,4 @@
-"""What a pipeline reads: changes of tables or messages of an outbox, each with its slot, its offsets and its own ways."""
+"""What a pipeline reads: changes of tables, messages of an outbox or of a topic, each with its offsets and its own ways."""
 
 import json
 import logging
@@ -13,20 +13,22 @@ from headwater.capture.emitted import EMITTED
 from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
 from headwater.capture.tables import TableStore, prepare_tables
 from headwater.errors import SourceError
-from headwater.model import Position
+from headwater.model import Lsn, Position
 from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
 from headwater.outbox.columns import OUTBOX_TABLE
 from headwater.outbox.mapping import Recovery, check_mapping
 from headwater.outbox.partitions import ensure_partitions
 from headwater.postgres.connect import connect_sync, translated
-from headwater.spark.checkpoint import span_of
-from headwater.spark.settings import ChangesSettings, OutboxLanes, OutboxSettings, PipelineSettings
+from headwater.spark.checkpoint import BEGINNING, span_of
+from headwater.spark.settings import ChangesSettings, OutboxLanes, OutboxSettings, PipelineSettings, TopicSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.sink import Span
-from headwater.spark.sources import changes, outbox
+from headwater.spark.sources import changes, outbox, topic
 from headwater.spark.sources.content import Content
 from headwater.spark.sources.outbox.delivery import Delivery
 from headwater.spark.sources.outbox.offset import OutboxOffset, span_between
+from headwater.spark.sources.topic.offset import TopicOffset
+from headwater.topics import find_sync, require_topics
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ def build_feed(settings: PipelineSettings) -> Feed:
             return ChangesFeed(settings, source)
         case OutboxSettings() as source:
             return OutboxFeed(settings, source)
+        case TopicSettings() as source:
+            return TopicFeed(settings, source)
         case _:
             assert_never(settings.source)
 
@@ -251,6 +255,60 @@ class OutboxFeed:
 
     def require_all_read(self) -> None:
         """There is nothing that is left out."""
+
+
+class TopicFeed:
+    """Messages of a topic; the source itself moves the cursors of the group."""
+
+    format = topic.NAME
+
+    def __init__(self, settings: PipelineSettings, source: TopicSettings) -> None:
+        self._settings, self._source = settings, source
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.PACKED if self._settings.transform is None else Shape.MESSAGE
+
+    @property
+    def options(self) -> dict[str, str]:
+        source = self._source
+        return {
+            "url": source.url,
+            "topic": source.topic,
+            "group": source.group,
+            "startingOffsets": source.start.value,
+            "maxBytesPerTrigger": str(source.max_bytes),
+            "maxRowsPerTrigger": str(source.max_rows or 0),
+            "onExpired": source.on_expired.value,
+            "shape": self.shape.value,
+        }
+
+    def provide(self) -> None:
+        with translated(self._source.url), closing(connect_sync(self._source.url)) as connection:
+            require_topics(connection)
+            find_sync(connection, self._source.topic)
+
+    def renew(self, reason: str) -> str:
+        raise SourceError(f"a topic has no slot that could be lost ({reason}); report it")
+
+    def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
+        last = TopicOffset.from_json(end)
+        start = BEGINNING if before is None else _sum(TopicOffset.from_json(before))
+        return Span(start, _sum(last)), _sum(last), last.content
+
+    def delivered(self, end: Logged) -> None:
+        """Spark commits it next, and the group follows then."""
+
+    def require_all_read(self) -> None:
+        """There is nothing that is left out."""
+
+    def close(self) -> None:
+        """It holds none."""
+
+
+def _sum(offset: TopicOffset) -> Position:
+    """One number for how far all partitions are: sinks know each by itself."""
+    return Position(Lsn(sum(offset.next.values())), 0)
 
 
 def _milliseconds(interval: timedelta) -> str:

@@ -25,7 +25,7 @@ from headwater.spark.failure import translate
 from headwater.spark.feed import build_feed
 from headwater.spark.lease import Lease
 from headwater.spark.reporter import Delivered, Reporter
-from headwater.spark.settings import PipelineSettings, SlotLossRule
+from headwater.spark.settings import PipelineSettings, SlotLossRule, TopicSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.sink import Loading, Sink, Span, Written
 from headwater.spark.sources import register
@@ -162,7 +162,8 @@ class Pipeline:
 
     def _renew_slot(self, error: SlotLost) -> None:
         """Do what the settings say about a slot that is lost."""
-        if self._settings.source.on_slot_loss is SlotLossRule.FAIL:
+        source = self._settings.source
+        if not isinstance(source, TopicSettings) and source.on_slot_loss is SlotLossRule.FAIL:
             remedy = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
             raise SourceError(f"{error}; {remedy}") from error
         outlook = self._feed.renew(str(error))
@@ -276,7 +277,7 @@ def enroll(settings: PipelineSettings) -> None:
     source = settings.source
     with translated(source.url), closing(connect_sync(source.url)) as connection:
         system_identifier = read_server(connection).system_identifier
-        is_published = find_publication(connection, source.publication) is not None
+        makes_publication = source.publication != "" and find_publication(connection, source.publication) is None
     with translated(settings.state_url), closing(connect_sync(settings.state_url)) as connection:
         migrate(connection, Component.of("headwater.spark"))
         claim_slot(
@@ -286,5 +287,5 @@ def enroll(settings: PipelineSettings) -> None:
             system_identifier=system_identifier,
             publication=source.publication,
             # Said before it is made: one that nobody remembers would stay for ever.
-            owns_publication=not is_published,
+            owns_publication=makes_publication,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import psycopg
@@ -18,13 +18,25 @@ from headwater.postgres.connect import Connection, connect_sync, describe, trans
 from headwater.postgres.replication.publication import find_publication
 from headwater.postgres.replication.slot import PLUGIN, drop_slot, find_slot
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
-from headwater.spark.settings import Encoding, NatsSinkSettings, OutboxSettings, PipelineSettings, PostgresSinkSettings
+from headwater.spark.settings import (
+    Encoding,
+    MessageTableSettings,
+    NatsSinkSettings,
+    OutboxSettings,
+    PipelineSettings,
+    PostgresSinkSettings,
+    TopicSettings,
+    TopicSinkSettings,
+)
 from headwater.spark.state import fetch_report
 from headwater.spark.state.limits import MIB
 
 SQL: Final = load("headwater.spark.state")
 
 Row = TypeVar("Row")
+
+# Sinks that keep how far they are in their own database.
+_Positioned: TypeAlias = PostgresSinkSettings | MessageTableSettings | TopicSinkSettings
 
 # What Spark makes in a checkpoint directory. Anything else there is not ours to remove.
 _SPARKS: Final = ("commits", "metadata", "offsets", "sources", "state")
@@ -58,16 +70,18 @@ def find_remains(settings: PipelineSettings) -> Remains:
     kept: list[str] = []
     unreached: list[str] = []
     with_state = _reached(settings.state_url, "what it has written down", unreached)
-    with_source = _reached(settings.source.url, f"slot {settings.source.slot} and its publication", unreached)
+    with_source = _reached(settings.source.url, f"what it reads, {settings.source.slot}", unreached)
     owns_publication = False
     if with_state:
         with closing(connect_sync(settings.state_url)) as state:
             saved = fetch_report(state, settings.name)
             owns_publication = saved is not None and saved.owns_publication
-    if with_source:
+    if isinstance(settings.source, TopicSettings):
+        kept.append(f"group {settings.source.group} of topic {settings.source.topic}: others may go on from its cursors")
+    elif with_source:
         found += _of_source(settings, kept, owns_publication=owns_publication)
     for sink in settings.sinks:
-        if isinstance(sink, PostgresSinkSettings) and _reached(sink.url, f"positions of sink {sink.name}", unreached):
+        if isinstance(sink, _Positioned) and _reached(sink.url, f"positions of sink {sink.name}", unreached):
             found += _of_sink(settings.name, sink)
         if isinstance(sink, NatsSinkSettings) and sink.encoding is Encoding.CREEK:
             kept.append(f"schema _creek at {describe(settings.source.url)}: messages in streams are read by what it has")
@@ -122,7 +136,7 @@ def _of_source(settings: PipelineSettings, kept: list[str], *, owns_publication:
         yield Remnant(f"publication {publication.name}, which the pipeline has made", lambda: _execute(source.url, drop))
 
 
-def _of_sink(pipeline: str, sink: PostgresSinkSettings) -> Iterator[Remnant]:
+def _of_sink(pipeline: str, sink: _Positioned) -> Iterator[Remnant]:
     names = {"pipeline": pipeline, "sink": sink.name}
     with closing(connect_sync(sink.url)) as connection:
         positions, epochs = (

@@ -143,10 +143,74 @@ class OutboxSettings:
         return SlotLossRule.RESNAPSHOT
 
 
-SourceSettings: TypeAlias = ChangesSettings | OutboxSettings
+class TopicStart(StrEnum):
+    """Where a group that is new begins: at the oldest message that is there, or behind the newest."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
-def check_common(source: SourceSettings) -> None:
+class ExpiredRule(StrEnum):
+    """What happens when messages were dropped before they were read: nothing goes on, or it does with the oldest there."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+
+
+# Frames go from the server to the tasks, and are held there a few at a time: twice what sources take whose batches are held
+# as a whole.
+TOPIC_BYTES = 64 * MIB
+# A batch that fails is read again from its beginning.
+TOPIC_MOST_BYTES = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """The source: a topic, read for a group, which is then how far all sinks are. It has no slot.
+
+    `start` is where a group that is new begins.
+    """
+
+    url: str = field(repr=False)
+    topic: str
+    group: str
+    start: TopicStart = TopicStart.EARLIEST
+    on_expired: ExpiredRule = ExpiredRule.FAIL
+    max_rows: int | None = None
+    max_bytes: int = TOPIC_BYTES
+
+    def __post_init__(self) -> None:
+        if not self.topic:
+            raise SettingsError("name the topic to read")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise SettingsError("max_rows must be at least 1")
+        if not MIB // 16 <= self.max_bytes <= TOPIC_MOST_BYTES:
+            raise SettingsError("max_bytes must be between 64KiB and 1GiB")
+
+    @property
+    def slot(self) -> str:
+        """What stands for a slot where pipelines are told apart by theirs: a group has one reader, too."""
+        return f"topic {self.topic}, group {self.group}"
+
+    @property
+    def publication(self) -> str:
+        return ""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.topic,)
+
+    @property
+    def lane_by(self) -> OutboxLanes:
+        """Keys keep their order, for each has its partition."""
+        return OutboxLanes.KEY
+
+
+SlotSettings: TypeAlias = ChangesSettings | OutboxSettings
+SourceSettings: TypeAlias = SlotSettings | TopicSettings
+
+
+def check_common(source: SlotSettings) -> None:
     """Refuse what no source can do."""
     if source.status_interval < timedelta(milliseconds=1):
         raise SettingsError("status_interval must be at least 1ms")
@@ -192,6 +256,29 @@ class PostgresSinkSettings:
     url: str = field(repr=False)
     create_tables: bool = True
     schema_changes: SchemaChanges = SchemaChanges.EVOLVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageTableSettings:
+    """A table of another database, or of the same, that messages of a topic are written to, each exactly once."""
+
+    name: str
+    url: str = field(repr=False)
+    table: str
+    create_tables: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.table.split(".")) != 2 or not all(self.table.split(".")):
+            raise SettingsError(f"table {self.table!r} names no table; write it as schema.table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSinkSettings:
+    """A topic that changes of tables are appended to, each exactly once."""
+
+    name: str
+    url: str = field(repr=False)
+    topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +348,8 @@ class BrokerSinkSettings:
 
 SinkSettings: TypeAlias = (
     PostgresSinkSettings
+    | MessageTableSettings
+    | TopicSinkSettings
     | ParquetSinkSettings
     | ConsoleSinkSettings
     | NoopSinkSettings
@@ -293,8 +382,9 @@ class PipelineSettings:
         if self.listen is not None:
             parse_listen(self.listen)
         transform = self.transform
-        if isinstance(self.source, OutboxSettings) and transform is not None and (transform.mask or transform.hash):
-            raise SettingsError("mask and hash work on columns of tables, and an outbox has messages; use filter or sql")
+        if self._reads_messages and transform is not None and (transform.mask or transform.hash):
+            what = "a topic" if isinstance(self.source, TopicSettings) else "an outbox"
+            raise SettingsError(f"mask and hash work on columns of tables, and {what} has messages; use filter or sql")
         if not self.sinks:
             raise SettingsError("name at least one sink")
         names = [sink.name for sink in self.sinks]
@@ -325,11 +415,20 @@ class PipelineSettings:
                     f"sinks {first.name!r} and {second.name!r} have the same streams; give one of them another namespace"
                 )
 
+    @property
+    def _reads_messages(self) -> bool:
+        return not isinstance(self.source, ChangesSettings)
+
     def _check_kind(self, sink: SinkSettings) -> None:
         """Messages are no rows of tables."""
         holds_tables = isinstance(sink, PostgresSinkSettings | ParquetSinkSettings | NatsSinkSettings)
-        if isinstance(self.source, OutboxSettings) and holds_tables:
-            raise SettingsError(f"sink {sink.name!r} holds tables, and an outbox has messages; name a broker")
+        if self._reads_messages and holds_tables:
+            what = "a topic" if isinstance(self.source, TopicSettings) else "an outbox"
+            raise SettingsError(f"sink {sink.name!r} holds tables, and {what} has messages; name a broker")
+        if isinstance(sink, MessageTableSettings) and not isinstance(self.source, TopicSettings):
+            raise SettingsError(f"sink {sink.name!r} has a table for messages of a topic; leave `table` out")
+        if isinstance(sink, TopicSinkSettings) and self._reads_messages:
+            raise SettingsError(f"sink {sink.name!r} is a topic, which takes changes of tables; set the source to changes")
 
     def _check_nats(self, sink: NatsSinkSettings) -> None:
         if self.source.lane_by is not LaneRule.TABLE:

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 class Shape(StrEnum):
     """How changes look: any table's row as JSON, one table's own columns, or frames of what the server sent.
 
-    Messages of an outbox have columns of their own, or come packed, many in one value.
+    Messages of an outbox or a topic have columns of their own, or come packed, many in one value.
     """
 
     ENVELOPE = "envelope"
@@ -45,7 +45,20 @@ ENVELOPE: Final = StructType(
     ]
 )
 
-# An outbox: what a broker is given, and where it was written, which a row that was read from its table does not tell.
+TOPIC: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("key", StringType()),
+        StructField("payload", BinaryType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("created_at", TimestampType()),
+    ]
+)
+
+# An outbox: what a broker is given, and where it was written, which a row that was read from its table does not tell. Of a
+# topic, `commit_lsn` is the offset, and `ordinal` the partition.
 MESSAGES: Final = StructType(
     [
         StructField("id", StringType(), nullable=False),

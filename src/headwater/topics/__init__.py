@@ -1,21 +1,66 @@
 """Topics: logs in PostgreSQL with gapless offsets, which groups read at their own pace."""
 
 from headwater.topics.append import append, append_sync, number, number_sync
+from headwater.topics.batch import Batch
+from headwater.topics.gather import Placed
+from headwater.topics.group import drop_group, find_group, list_dead, list_groups, pause, read_lag, replay_dead, resume, seek
+from headwater.topics.group_statements import DeadLetter, Group, Lag
 from headwater.topics.message import Message
-from headwater.topics.topic import Topic, create, create_sync, find, find_sync, list_topics, prepare_topics, require_topics
+from headwater.topics.produce import Producer
+from headwater.topics.produce_settings import ProducerSettings
+from headwater.topics.retention import Upkept, maintain, trim
+from headwater.topics.retention_statements import Segment
+from headwater.topics.subscribe import Subscriber
+from headwater.topics.subscribe_settings import SubscriberSettings
+from headwater.topics.topic import (
+    Topic,
+    add_partitions,
+    add_partitions_sync,
+    create,
+    create_sync,
+    find,
+    find_sync,
+    list_topics,
+    prepare_topics,
+    require_topics,
+)
 
 __all__ = [
+    "Batch",
+    "DeadLetter",
+    "Group",
+    "Lag",
     "Message",
+    "Placed",
+    "Producer",
+    "ProducerSettings",
+    "Segment",
+    "Subscriber",
+    "SubscriberSettings",
     "Topic",
+    "Upkept",
+    "add_partitions",
+    "add_partitions_sync",
     "append",
     "append_sync",
     "create",
     "create_sync",
+    "drop_group",
     "find",
+    "find_group",
     "find_sync",
+    "list_dead",
+    "list_groups",
     "list_topics",
+    "maintain",
     "number",
     "number_sync",
+    "pause",
     "prepare_topics",
+    "read_lag",
+    "replay_dead",
     "require_topics",
+    "resume",
+    "seek",
+    "trim",
 ]

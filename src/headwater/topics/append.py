@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import psycopg
 
-from headwater.errors import TopicError
 from headwater.postgres.statements import Statement, fetch, fetch_sync
 from headwater.topics import statements
 from headwater.topics.frame import Framed, encode_frame
@@ -72,8 +71,7 @@ def frame_messages(topic: Topic, messages: Sequence[Encoded], unkeyed: int) -> t
     """
     by_partition: dict[int, list[Encoded]] = {}
     for message in messages:
-        partition = unkeyed if message.key is None else partition_of(message.key, topic.partitions)
-        by_partition.setdefault(partition, []).append(message)
+        by_partition.setdefault(partition_for(topic, message, unkeyed), []).append(message)
     partitions: list[int] = []
     frames: list[Framed] = []
     for partition in sorted(by_partition):
@@ -83,11 +81,20 @@ def frame_messages(topic: Topic, messages: Sequence[Encoded], unkeyed: int) -> t
     return partitions, frames
 
 
+def partition_for(topic: Topic, message: Encoded, unkeyed: int) -> int:
+    return unkeyed if message.key is None else partition_of(message.key, topic.partitions)
+
+
+def encode_messages(topic: Topic, messages: Sequence[Message]) -> list[Encoded]:
+    """The messages as they are written, or TopicError."""
+    return [encode_message(message, topic.max_bytes) for message in messages]
+
+
 def _parts(messages: Sequence[Encoded]) -> list[list[Encoded]]:
     parts: list[list[Encoded]] = []
-    size = FRAME_BYTES
+    size = 0
     for message in messages:
-        if size + message.size > FRAME_BYTES:
+        if not parts or size + message.size > FRAME_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(message)
@@ -96,10 +103,6 @@ def _parts(messages: Sequence[Encoded]) -> list[list[Encoded]]:
 
 
 def _staging(topic: Topic, messages: Sequence[Message], *, rings: bool) -> Statement[bool]:
-    for message in messages:
-        if not isinstance(message, Message):
-            raise TopicError(f"a message is a headwater.topics.Message, not a {type(message).__name__}")
-    encoded = [encode_message(message, topic.max_bytes) for message in messages]
     # All without a key together, in a partition by chance, so that they share frames.
-    partitions, frames = frame_messages(topic, encoded, random.randrange(topic.partitions))
+    partitions, frames = frame_messages(topic, encode_messages(topic, messages), random.randrange(topic.partitions))
     return statements.stage_frames(topic.id, partitions, frames, rings=rings)

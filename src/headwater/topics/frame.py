@@ -21,8 +21,9 @@ from headwater.topics.message import Encoded, Message
 PLAIN: Final = 0
 ZSTD: Final = 1
 
-_HAS_KEYS: Final = 1
-_HAS_HEADERS: Final = 2
+# What the flags say.
+HAS_KEYS: Final = 1
+HAS_HEADERS: Final = 2
 _ZSTD: Final = pa.Codec("zstd", compression_level=3)
 
 Lengths = npt.NDArray[np.int32]
@@ -36,12 +37,13 @@ class Column:
     values: memoryview
 
     def __iter__(self) -> Iterator[bytes | None]:
-        at = 0
+        # Slices of bytes are made in a third of the time that those of a memoryview take.
+        values, at = bytes(self.values), 0
         for length in self.lengths.tolist():
             if length < 0:
                 yield None
                 continue
-            yield bytes(self.values[at : at + length])
+            yield values[at : at + length]
             at += length
 
 
@@ -72,24 +74,34 @@ def encode_frame(messages: Sequence[Encoded], *, compresses: bool) -> Framed:
     lengths += [len(message.payload) for message in messages]
     if has_headers:
         lengths += [len(message.headers) for message in messages]
-    parts = [bytes([has_keys * _HAS_KEYS | has_headers * _HAS_HEADERS]), np.array(lengths, "<i4").tobytes()]
+    parts = [bytes([has_keys * HAS_KEYS | has_headers * HAS_HEADERS]), np.array(lengths, "<i4").tobytes()]
     if has_keys:
         parts += [message.key for message in messages if message.key]
     parts += [message.payload for message in messages]
     if has_headers:
         parts += [message.headers for message in messages]
-    plain = b"".join(parts)
+    return pack(len(messages), b"".join(parts), compresses=compresses)
+
+
+def pack(count: int, plain: bytes, *, compresses: bool) -> Framed:
+    """A frame as it is written."""
     if compresses:
         packed = len(plain).to_bytes(4, "little") + _ZSTD.compress(plain, asbytes=True)
         if len(packed) < len(plain):
-            return Framed(len(messages), ZSTD, packed)
-    return Framed(len(messages), PLAIN, plain)
+            return Framed(count, ZSTD, packed)
+    return Framed(count, PLAIN, plain)
+
+
+def unpack(codec: int, frame: bytes | memoryview) -> memoryview:
+    """What was packed."""
+    packed = memoryview(frame)
+    if codec == PLAIN:
+        return packed
+    return memoryview(_ZSTD.decompress(packed[4:], int.from_bytes(packed[:4], "little"), asbytes=True))
 
 
 def decode_frame(count: int, codec: int, frame: bytes) -> Frame:
-    plain = memoryview(frame)
-    if codec == ZSTD:
-        plain = memoryview(_ZSTD.decompress(plain[4:], int.from_bytes(plain[:4], "little"), asbytes=True))
+    plain = unpack(codec, frame)
     flags, at = plain[0], 1
 
     def lengths() -> Lengths:
@@ -99,13 +111,13 @@ def decode_frame(count: int, codec: int, frame: bytes) -> Frame:
 
     def column(of: Lengths) -> Column:
         nonlocal at
-        size = int(of.clip(min=0).sum())
+        size = int(np.maximum(of, 0).sum())
         at += size
         return Column(of, plain[at - size : at])
 
-    keys = lengths() if flags & _HAS_KEYS else None
+    keys = lengths() if flags & HAS_KEYS else None
     payloads = lengths()
-    headers = lengths() if flags & _HAS_HEADERS else None
+    headers = lengths() if flags & HAS_HEADERS else None
     return Frame(None if keys is None else column(keys), column(payloads), None if headers is None else column(headers))
 
 

@@ -41,22 +41,22 @@ class Encoded:
     payload: bytes
     key: bytes | None
     headers: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.payload) + len(self.key or b"") + len(self.headers)
+    size: int
 
 
 def encode_message(message: Message, max_bytes: int) -> Encoded:
     """The message as it is written, or TopicError."""
+    if not isinstance(message, Message):
+        raise TopicError(f"a message is a headwater.topics.Message, not a {type(message).__name__}")
     payload = message.payload if isinstance(message.payload, bytes) else _dumped(message.payload)
-    encoded = Encoded(payload, _key(message.key), _headers(message.headers))
-    if encoded.size > max_bytes:
+    key, headers = _key(message.key), _headers(message.headers)
+    size = len(payload) + len(key or b"") + len(headers)
+    if size > max_bytes:
         raise TopicError(
-            f"the message has {encoded.size} bytes, and the topic takes at most {max_bytes}; send less, or create the topic "
+            f"the message has {size} bytes, and the topic takes at most {max_bytes}; send less, or create the topic "
             "with a larger max_bytes"
         )
-    return encoded
+    return Encoded(payload, key, headers, size)
 
 
 def partition_of(key: bytes, partitions: int) -> int:

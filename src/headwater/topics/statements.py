@@ -65,12 +65,16 @@ def create_topic(  # noqa: PLR0913 - the columns of a topic
     )
 
 
+def add_partitions(topic_id: int, partitions: int) -> Statement[int]:
+    return SQL["add_partitions"].bind(int, topic_id=topic_id, partitions=partitions)
+
+
 def find_topics(name: str | None = None) -> Statement[TopicRow]:
     return SQL["find_topics"].bind(TopicRow, name=name)
 
 
 def stage_frames(topic_id: int, partitions: Sequence[int], frames: Sequence[Framed], *, rings: bool) -> Statement[bool]:
-    return SQL["stage_frames"].bind(bool, topic_id=topic_id, rings=rings, **_columns(partitions, frames))
+    return SQL["stage_frames"].bind(bool, topic_id=topic_id, rings=rings, **frame_columns(partitions, frames))
 
 
 def append_frames(
@@ -82,7 +86,7 @@ def append_frames(
 ) -> Statement[Sequence[int]]:
     """Gives one row: the first offset of each frame."""
     return SQL["append_frames"].bind(
-        list, topic_id=topic_id, producer=producer, sequence=sequence, **_columns(partitions, frames)
+        list, topic_id=topic_id, producer=producer, sequence=sequence, **frame_columns(partitions, frames)
     )
 
 
@@ -113,7 +117,7 @@ def of_topic(name: str, topic_id: int) -> Query:
     return Query(name, SQL[name].text.replace("topic_log_0", f"topic_log_{int(topic_id)}"))
 
 
-def _columns(partitions: Sequence[int], frames: Sequence[Framed]) -> dict[str, object]:
+def frame_columns(partitions: Sequence[int], frames: Sequence[Framed]) -> dict[str, object]:
     return {
         "partitions": list(partitions),
         "counts": [one.count for one in frames],

@@ -1,6 +1,8 @@
 """Topics: making them, and finding them by name."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -59,7 +61,10 @@ async def create(  # noqa: PLR0913 - what a topic is made of, and by name what m
     max_bytes: int = MAX_BYTES,
 ) -> Topic:
     """Make a topic, in the transaction of the caller if there is one; raises TopicError if it is there already."""
-    await fetch(connection, _creation(name, partitions, retention, retention_bytes, compression, max_bytes))
+    creation = _creation(name, partitions, retention, retention_bytes, compression, max_bytes)
+    _refuse_existing(partitions, await fetch(connection, statements.find_topics(name)))
+    with _refused(name):
+        await fetch(connection, creation)
     return await find(connection, name)
 
 
@@ -74,7 +79,30 @@ def create_sync(  # noqa: PLR0913 - as above
     max_bytes: int = MAX_BYTES,
 ) -> Topic:
     """`create` for a connection that is not async."""
-    fetch_sync(connection, _creation(name, partitions, retention, retention_bytes, compression, max_bytes))
+    creation = _creation(name, partitions, retention, retention_bytes, compression, max_bytes)
+    _refuse_existing(partitions, fetch_sync(connection, statements.find_topics(name)))
+    with _refused(name):
+        fetch_sync(connection, creation)
+    return find_sync(connection, name)
+
+
+async def add_partitions(connection: psycopg.AsyncConnection[Any], name: str, partitions: int) -> Topic:
+    """Give a topic more partitions; it has so many then.
+
+    **Keys move.** Most keys lead to another partition than before, so that the order of a key holds among the messages
+    before and among those after, not between them: a reader may get the newer ones first. Whoever needs the order lets the
+    groups read up, with nobody appending, before. Producers that are open follow with their next batch but one; a `Topic`
+    that somebody keeps has to be found again. Fewer partitions are refused.
+    """
+    found = await find(connection, name)
+    await fetch(connection, _growth(found, partitions))
+    return await find(connection, name)
+
+
+def add_partitions_sync(connection: psycopg.Connection[Any], name: str, partitions: int) -> Topic:
+    """`add_partitions` for a connection that is not async."""
+    found = find_sync(connection, name)
+    fetch_sync(connection, _growth(found, partitions))
     return find_sync(connection, name)
 
 
@@ -90,6 +118,35 @@ def find_sync(connection: psycopg.Connection[Any], name: str) -> Topic:
 
 def list_topics(connection: psycopg.Connection[Any]) -> list[Topic]:
     return [_topic(row) for row in fetch_sync(connection, statements.find_topics())]
+
+
+def _refuse_existing(partitions: int, rows: list[TopicRow]) -> None:
+    """Before the server does, whose error would take the caller's transaction with it."""
+    for row in rows:
+        if row.partitions != partitions:
+            raise TopicError(
+                f"topic {row.name!r} is there already, with {row.partitions} partitions and not {partitions}; use it as it "
+                "is, or give it more with add_partitions, by which keys move to other partitions"
+            )
+        raise TopicError(f"topic {row.name!r} is there already; use it, or choose another name")
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """For the one of two who make a topic at the same time that was slower."""
+    try:
+        yield
+    except psycopg.errors.UniqueViolation as exc:
+        raise TopicError(f"topic {name!r} is there already, since a moment ago; use it, or choose another name") from exc
+
+
+def _growth(topic: Topic, partitions: int) -> Statement[int]:
+    if not topic.partitions <= partitions <= _MOST_PARTITIONS:
+        raise TopicError(
+            f"topic {topic.name!r} has {topic.partitions} partitions and cannot have {partitions}; give a number from there "
+            f"to {_MOST_PARTITIONS}, for fewer make another topic and append to that"
+        )
+    return statements.add_partitions(topic.id, partitions)
 
 
 def _found(name: str, rows: list[TopicRow]) -> Topic:

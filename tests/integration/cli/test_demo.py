@@ -125,6 +125,11 @@ def test_without_anything_configured_the_demo_delivers_all_and_finds_it_equal(te
     assert (events["lost"], events["repeated"]) == (0, 0)
     assert events["arrived"] == events["committed"] > events["while_away"] > 0
     assert events["rolled_back"] > 0
+    assert {group["name"] for group in report["topic"]["groups"]} == {"billing", "shipping"}
+    for group in report["topic"]["groups"]:
+        assert (group["lost"], group["repeated"], group["out_of_order"]) == (0, 0, 0)
+        assert group["members"].keys() == {"first", "second"}
+        assert sum(group["members"].values()) == report["topic"]["appended"] >= 10_000
     assert report["wal_bytes"]["written"] > report["wal_bytes"]["unconfirmed"]
     assert 0 < report["lag_seconds"]["median"] <= report["lag_seconds"]["p99"] <= report["lag_seconds"]["largest"]
     written = {(table, kind) for table, found in report["tables"].items() for kind, n in found["written"].items() if n}

@@ -101,6 +101,14 @@ def test_init_for_a_role_that_is_not_there_says_so(database, headwater, option):
     code, _, errors = headwater("outbox", "init", option, "nobody_here", "--url", database)
     assert code == 1
     assert 'role "nobody_here" does not exist; create it first, or correct its name' in errors
+    with closing(connect_sync(database)) as connection:
+        assert connection.execute("select to_regnamespace('headwater')").fetchall() == [(None,)], "nothing was made"
+
+
+@pytest.mark.parametrize("option", ["--grant", "--grant-relay"])
+def test_init_grants_all_roles_by_public(database, headwater, option):
+    code, _, errors = headwater("outbox", "init", option, "public", "--url", database)
+    assert (code, errors) == (0, "")
 
 
 def test_purge_drops_what_was_delivered_and_tells_why_the_rest_was_kept(old, any_database, headwater):

@@ -322,6 +322,14 @@ def test_the_state_of_relays_is_shown(shop, database, headwater):
     assert found["relays"]["oldest_seconds"] > 0
     failure = {"created_at": written.isoformat(), "topic": "orders", "status": "pending", "attempts": 3, "error": "the last"}
     assert found["relays"]["last_failure"] == failure
+    # The time of its next try has come, and a second one was tried and let go: both wait for another try all the same.
+    shop.execute("update headwater.outbox_message set next_attempt_at = now() - '1 h'::interval where id = %s", [ids[2]])
+    shop.execute("update headwater.outbox_message set attempts = 1 where id = %s", [ids[4]])
+    _, output, _ = headwater("outbox", "status", "--json", "--url", database)
+    assert json.loads(output)["relays"]["postponed"] == 2
+    shop.execute("update headwater.outbox_message set error = 'again' where id = %s", [ids[4]])
+    _, output, _ = headwater("outbox", "status", "--url", database)
+    assert output.splitlines()[-1].endswith("waits after 1 attempt: again")
     shop.execute("update headwater.outbox_message set status = 'dead', error = 'for good' where id = %s", [ids[5]])
     _, output, _ = headwater("outbox", "status", "--url", database)
     assert output.splitlines()[-1].endswith("is dead after 0 attempts: for good")

@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from headwater import outbox
-from headwater.errors import OutboxError
+from headwater.errors import OutboxError, SchemaError
 from headwater.outbox import Event
 from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.statements import grant_writing
@@ -267,6 +267,43 @@ def test_an_application_may_write_and_remember_and_nothing_else(any_connection, 
         any_connection.execute(sql.SQL("drop owned by {}").format(sql.Identifier(role)))
         any_connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert len(rows(any_outbox_url)) == 3
+
+
+PUBLISH = [
+    lambda c: outbox.publish(c, "t", "T", 1),
+    lambda c: outbox.publish_many(c, [Event("t", "T", 1)]),
+]
+PUBLISH_SYNC = [
+    lambda c: outbox.publish_sync(c, "t", "T", 1),
+    lambda c: outbox.publish_many_sync(c, [Event("t", "T", 1)]),
+]
+
+
+async def test_a_role_that_may_not_write_is_told_what_it_lacks(outbox_url, connection):
+    connection.execute("create role stranger login password 'secret'")
+    url = psycopg.conninfo.make_conninfo(outbox_url, user="stranger", password="secret")
+    said = r"^role stranger may not write events \(permission denied .*\); .*`headwater outbox init --grant stranger`$"
+    try:
+        for call in PUBLISH:
+            async with await psycopg.AsyncConnection.connect(url) as client:
+                with pytest.raises(OutboxError, match=said):
+                    await call(client)
+        for call in PUBLISH_SYNC:
+            with psycopg.connect(url) as client, pytest.raises(OutboxError, match=said):
+                call(client)
+    finally:
+        connection.execute("drop role stranger")
+
+
+async def test_a_database_without_an_outbox_is_told_what_to_run(database):
+    said = "^this database has no outbox, .*; run `headwater outbox init` first$"
+    for call in PUBLISH:
+        async with await psycopg.AsyncConnection.connect(database) as client:
+            with pytest.raises(SchemaError, match=said):
+                await call(client)
+    for call in PUBLISH_SYNC:
+        with psycopg.connect(database) as client, pytest.raises(SchemaError, match=said):
+            call(client)
 
 
 @pytest.mark.parametrize(

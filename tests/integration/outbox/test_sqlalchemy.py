@@ -84,6 +84,9 @@ class Relay:
     def prepare(self, events: list[EncodedEvent]) -> list[LeasedEvent]:
         return [LeasedEvent(each, "here", 30.0, time.monotonic() + 28) for each in events]
 
+    def serves(self, database: str) -> bool:
+        return True
+
     def hand_over(self, events: list[LeasedEvent]) -> None:
         self.handed += events
 
@@ -584,6 +587,56 @@ def test_events_go_to_the_database_of_their_entity(url, relay, postgres18):
         assert (types(url), types(other)) == (["OrderPaid"], ["Opened"])
         for engine in engines:
             engine.dispose()
+
+
+async def test_what_is_written_to_another_database_than_the_relays_is_left_to_a_relay_of_that_one(url, nats, postgres18):
+    subject = f"T{uuid.uuid4().hex[:12]}"
+    broker = NatsMessages(
+        access=NatsAccess(url=nats.url), settings=NatsBrokerSettings(stream=subject, subject=f"{subject}.{{topic}}")
+    )
+    with fresh_database(postgres18.url) as other:
+        prepare(other)
+        async with OutboxRelay(url, broker, RelaySettings(revive_every=timedelta(hours=1), retention=None)) as relay:
+            engines = [sa.create_engine(address(each, "psycopg2")) for each in (url, other)]
+            async_engines = [create_async_engine(address(each, "asyncpg")) for each in (url, other)]
+            sync = sessionmaker(binds={Order: engines[0], Account: engines[1]})
+            install(sync, relay)
+            asynchronous = async_sessionmaker(binds={Order: async_engines[0], Account: async_engines[1]})
+            install(asynchronous, relay)
+            asked = count_questions(*engines, *(each.sync_engine for each in async_engines))
+
+            def record(session: Any, number: int) -> None:
+                session.add_all([order := Order(id=number), account := Account(id=number)])
+                order.pay()
+                account.notice("Opened")
+
+            for number in range(2):
+                with sync.begin() as session:
+                    record(session, number)
+                async with asynchronous.begin() as async_session:
+                    record(async_session, 10 + number)
+            await relay.stop()
+            for engine in engines:
+                engine.dispose()
+            for async_engine in async_engines:
+                await async_engine.dispose()
+        arrived = [json.loads(one.body)["id"] for one in stored(NatsAccess(url=nats.url), subject)]
+        assert sorted(arrived) == [0, 1, 10, 11], "of the relay's own database"
+        assert [row[1::4] for row in rows(other)] == [("Opened", None)] * 4, "without a lease"
+        assert len(asked) == 4, "once for each connection"
+
+
+def count_questions(*engines: sa.Engine) -> list[str]:
+    """What connections are asked about their database."""
+    asked: list[str] = []
+
+    def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "pg_control_system" in statement:
+            asked.append(statement)
+
+    for engine in engines:
+        hooks.listen(engine, "before_cursor_execute", look)
+    return asked
 
 
 def test_a_database_that_is_not_postgresql_is_refused(relay):

@@ -39,7 +39,7 @@ def test_what_is_commented_out_loads_too():
     assert content.keys() == File.model_fields.keys()
     assert content["source"].keys() == Source.model_fields.keys()
     assert content["transform"].keys() == Transform.model_fields.keys() - {"function"}
-    assert content["sinks"][1].keys() == PostgresSink.model_fields.keys() - {"create_tables"}
+    assert content["sinks"][1].keys() == PostgresSink.model_fields.keys() - {"create_tables", "table"}
 
 
 def test_a_directory_gets_a_file_of_the_usual_name(here):

@@ -101,7 +101,10 @@ def test_all_four_brokers_are_described_as_the_sinks_of_a_pipeline_are(tmp_path)
         (f'{RABBITMQ}[relay]\nlisten = "x"\n', "relay.listen: there is no such key here; it belongs to the top of the file"),
         (f"{RABBITMQ}[relay]\nlease = 30\n", "relay.toml: relay.lease: must be a duration such as 500ms, 2s or 1m"),
         (f'{RABBITMQ}[relay]\nlease = "99999999999d"\n', "relay.toml: relay.lease: must be a shorter duration"),
-        (f'{RABBITMQ}[relay]\nretention = "soon"\n', "relay.toml: relay.retention: must be a duration such as"),
+        (
+            f'{RABBITMQ}[relay]\nretention = "soon"\n',
+            'relay.toml: relay.retention: must be a duration such as 500ms, 2s or 1m, or "never"',
+        ),
         (f'{RABBITMQ}[relay]\nlease = "1s"\n', "relay.toml: relay: the lease of 1 s is too short for a confirm_timeout"),
         (f'{RABBITMQ}[relay]\nwindow = "many"\n', "relay.toml: relay.window: must be a whole number"),
         (f"{RABBITMQ}[relay]\nwindow = 0\n", "relay.toml: relay: window of the relay is 0"),

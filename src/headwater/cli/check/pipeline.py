@@ -33,12 +33,14 @@ from headwater.spark.settings import (
     OutboxSettings,
     PipelineSettings,
     SinkSettings,
-    SourceSettings,
+    SlotSettings,
+    TopicSettings,
     TransformSettings,
 )
 from headwater.spark.sinks.build import build_sink
 from headwater.spark.state import Rights, SavedReport, fetch_report, fetch_rights
 from headwater.spark.transform import check_transform
+from headwater.topics import find_sync, require_topics
 
 
 def check_pipeline(file: Path) -> Iterator[Finding]:
@@ -58,6 +60,9 @@ def check_pipeline(file: Path) -> Iterator[Finding]:
 
 def _check_source(pipeline: PipelineSettings, saved: SavedReport | None) -> Iterator[Finding]:
     source = pipeline.source
+    if isinstance(source, TopicSettings):
+        yield _check_topic(source)
+        return
     try:
         with session(source.url) as connection:
             looked = look_at(connection, source.tables, source.slot, source.publication)
@@ -83,6 +88,17 @@ def _check_source(pipeline: PipelineSettings, saved: SavedReport | None) -> Iter
     yield from check_left_out(looked.left_out)
     if pipeline.transform is not None:
         yield from check_protected(pipeline.transform.mask, pipeline.transform.hash, looked.chosen, looked.database)
+
+
+def _check_topic(source: TopicSettings) -> Finding:
+    subject = f"topic {source.topic}"
+    try:
+        with session(source.url) as connection:
+            require_topics(connection)
+            topic = find_sync(connection, source.topic)
+    except HeadwaterError as exc:
+        return refused(subject, exc)
+    return ok(subject, f"has {topic.partitions} partitions, and is read for group {source.group}")
 
 
 def _check_outbox(source: OutboxSettings) -> Iterator[Finding]:
@@ -118,7 +134,7 @@ def _is_running(pipeline: PipelineSettings) -> bool:
     return find_holder(pipeline.state_url, pipeline.name) is not None
 
 
-def check_provision(source: SourceSettings, looked: Looked) -> Iterator[Finding]:
+def check_provision(source: SlotSettings, looked: Looked) -> Iterator[Finding]:
     """Whether a run will have its publication: tables that it lacks are added, and none is made for an older slot."""
     subject, found, database = f"publication {source.publication}", looked.publication, looked.database
     if not looked.chosen:

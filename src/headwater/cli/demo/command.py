@@ -34,12 +34,14 @@ def demo(
     rows), a producer as `headwater creek produce` reads the changes by logical replication and publishes them on NATS
     JetStream, on the Creek wire; and a consumer as `headwater creek apply serve` applies them to a second database. In the
     end both databases must be equal, row by row. Then a shop sells for some seconds, and has the events of its transactions
-    relayed to NATS from inside of its process, while NATS is killed and started again: none may be lost.
+    relayed to NATS from inside of its process, while NATS is killed and started again: none may be lost. And a topic is read
+    by two groups of two members, of whom one leaves: each group must get every message once, and each key in order.
 
     With --url it runs on that server, with a schema, a publication and a slot headwater_demo, and a second database
     headwater_demo_target; all of it is removed at the end. The role has to be one that may replicate and create databases.
 
-    The exit code is 0 if source and target are equal and no event was lost, and 1 otherwise; then the differences are named.
+    The exit code is 0 if source and target are equal and no event or message was lost, and 1 otherwise; then the differences
+    are named.
 
     Examples:
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headwater.cli.demo.compare import Comparison
 from headwater.cli.demo.events import EventReport
 from headwater.cli.demo.tally import Large
+from headwater.cli.demo.topic import TopicReport
 from headwater.cli.demo.view import KINDS
 from headwater.model import Op
 
@@ -75,6 +76,7 @@ class Report:
     lag: Lag
     wal: Wal
     events: EventReport
+    topic: TopicReport
     seconds: float
 
     @property
@@ -92,6 +94,7 @@ class Report:
             *letters,
             *(line for table in self.tables for line in table.differences),
             *self.events.differences,
+            *self.topic.differences,
         ]
 
     @property
@@ -119,12 +122,13 @@ class Report:
             "large_transaction": large,
             "lag_seconds": {name: round(value, 3) for name, value in dataclasses.asdict(self.lag).items()},
             "wal_bytes": dataclasses.asdict(self.wal),
-            "events": _events_json(self.events),
+            "events": _rounded(self.events),
+            "topic": _rounded(self.topic),
         }
 
 
-def _events_json(events: EventReport) -> dict[str, object]:
-    given = dataclasses.asdict(events)
+def _rounded(part: EventReport | TopicReport) -> dict[str, object]:
+    given = dataclasses.asdict(part)
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in given.items()}
 
 

@@ -14,6 +14,7 @@ from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
 from headwater.cli.demo.stage import Stage, read_table, staged
 from headwater.cli.demo.statements import read_clock
 from headwater.cli.demo.tally import Large, percentile
+from headwater.cli.demo.topic import TopicReport, share_topic
 from headwater.cli.demo.traffic import Traffic, write_first
 from headwater.cli.demo.view import KINDS, View
 from headwater.cli.demo.watch import Watch
@@ -23,7 +24,7 @@ from headwater.postgres.statements import fetch_sync
 
 
 def run(connection: Connection, url: str, nats: EmbeddedNats, seconds: float, view: View, *, is_private: bool) -> Report:
-    """Write for so many seconds, deliver it all by way of NATS, and say how source and target compare; then sell."""
+    """Write for so many seconds, deliver it all by way of NATS, and compare both sides; then sell, and share a topic."""
     version = connection.info.parameter_status("server_version") or "?"
     server = Server(describe(url), version.split()[0], is_private)
     view.step(f"Creating tables, a slot and a second database on PostgreSQL {server.version}")
@@ -44,8 +45,9 @@ def run(connection: Connection, url: str, nats: EmbeddedNats, seconds: float, vi
         view.step("Comparing source and target, row by row")
         tables = _compare(connection, stage, delivery, traffic)
         events = relay_events(stage.target_url, nats, view)
+        topic = share_topic(stage.target_url, view)
     wal = Wal((traffic.end or begin) - begin, gauge.peak_retained, gauge.retained, gauge.behind)
-    return _report(server, tables, delivery, traffic, watch, wal, events, took)
+    return _report(server, tables, delivery, traffic, watch, wal, events, topic, took)
 
 
 def _server_clock(connection: Connection) -> Callable[[], datetime]:
@@ -76,6 +78,7 @@ def _report(
     watch: Watch,
     wal: Wal,
     events: EventReport,
+    topic: TopicReport,
     took: float,
 ) -> Report:
     lags = watch.tally.lags
@@ -91,5 +94,6 @@ def _report(
         lag=Lag(percentile(lags, 0.5), percentile(lags, 0.99), max(lags, default=0.0)),
         wal=wal,
         events=events,
+        topic=topic,
         seconds=0.0,
     )

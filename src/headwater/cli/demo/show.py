@@ -93,6 +93,13 @@ def _facts(report: Report) -> Table:
         f"{events.committed:,} events committed, {events.while_away:,} of them while NATS was dead for "
         f"{_time(events.away_seconds)}; {events.arrived:,} arrived, {events.lost:,} lost, {events.repeated:,} repeated",
     )
+    for group in report.topic.groups:
+        shares = " and ".join(f"{count:,}" for count in group.members.values())
+        facts.add_row(
+            f"topic, group {group.name}",
+            f"{report.topic.appended:,} messages, {shares} by its two members; {group.lost:,} lost, "
+            f"{group.repeated:,} repeated, {group.out_of_order:,} out of order",
+        )
     facts.add_row("took", f"{report.seconds:.1f} s, all in")
     return facts
 
@@ -104,8 +111,8 @@ def _place(server: Server) -> str:
 def _verdict(report: Report) -> Text:
     if report.is_equal:
         rows = sum(table.comparison.equal for table in report.tables)
-        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and target, and no event was lost."
-        return Text(text, style="bold green")
+        text = f"All {rows:,} rows of {len(report.tables)} tables are equal in source and target"
+        return Text(f"{text}, and no event or message was lost.", style="bold green")
     return Text("\n".join(["Something was lost or changed on the way:", *report.differences]), style="bold red")
 
 

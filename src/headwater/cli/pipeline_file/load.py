@@ -27,6 +27,8 @@ from headwater.cli.pipeline_file.model import (
     ParquetSink,
     PostgresSink,
     Source,
+    TopicSink,
+    TopicSource,
     Transform,
 )
 from headwater.cli.pipeline_file.reading import Faults, read, refused
@@ -40,6 +42,7 @@ from headwater.spark.settings import (
     BrokerSinkSettings,
     ChangesSettings,
     ConsoleSinkSettings,
+    MessageTableSettings,
     NatsSinkSettings,
     NoopSinkSettings,
     OutboxSettings,
@@ -48,6 +51,8 @@ from headwater.spark.settings import (
     PostgresSinkSettings,
     SinkSettings,
     SourceSettings,
+    TopicSettings,
+    TopicSinkSettings,
     TransformSettings,
 )
 
@@ -56,9 +61,10 @@ DEFAULT_MASTER: Final = "local[*]"
 _SHAPE: Final = Shape(
     File,
     kinds={
-        "source": {"changes": Source, "outbox": OutboxSource},
+        "source": {"changes": Source, "outbox": OutboxSource, "topic": TopicSource},
         "sinks": {
             "postgres": PostgresSink,
+            "topic": TopicSink,
             "parquet": ParquetSink,
             "nats": NatsSink,
             "rabbitmq": RabbitmqSink,
@@ -101,7 +107,7 @@ def _pipeline(file: File, path: FilePath) -> PipelineSettings:
         return PipelineSettings(
             name=file.name,
             source=source,
-            sinks=tuple(_sink(sink, path.parent, file.source) for sink in file.sinks),
+            sinks=tuple(_sink(sink, path.parent, file.source, source.url) for sink in file.sinks),
             checkpoint=place_of(file.checkpoint or f"checkpoints/{file.name}", path.parent),
             state_url=source.url if file.state_url is None else file.state_url,
             transform=transform,
@@ -121,18 +127,28 @@ def _check_sinks(file: File, faults: Faults, base: FilePath) -> None:
     with faults.at("state_url"):
         complete(file.state_url or "")
     for place, sink in enumerate(file.sinks):
-        if isinstance(sink, PostgresSink):
+        if isinstance(sink, PostgresSink | TopicSink):
             with faults.at("sinks", place, "url"):
                 complete(sink.url)
         if isinstance(sink, NatsSink):
             with faults.at("sinks", place):
-                _sink(sink, base, file.source)
+                _sink(sink, base, file.source, file.source.url)
         if isinstance(sink, RabbitmqSink | ServiceBusSink | KafkaSink):
             with faults.at("sinks", place):
                 access_of(sink, base)
 
 
 def _source(source: AnySource, pipeline: str) -> SourceSettings:
+    if isinstance(source, TopicSource):
+        return TopicSettings(
+            url=source.url or complete(""),
+            topic=source.topic,
+            group=source.group or pipeline,
+            start=source.start,
+            on_expired=source.on_expired,
+            max_rows=source.max_rows,
+            max_bytes=source.max_bytes,
+        )
     slot = source.slot or pipeline
     if isinstance(source, OutboxSource):
         return OutboxSettings(
@@ -190,19 +206,19 @@ def _columns(source: OutboxSource) -> OutboxColumns:
     return OutboxColumns(**{**known, "header_columns": headers or known.get("header_columns", ())})
 
 
-def _sink(sink: AnySink, base: FilePath, source: AnySource) -> SinkSettings:
+def _sink(sink: AnySink, base: FilePath, source: AnySource, source_url: str) -> SinkSettings:
     match sink:
         case PostgresSink():
-            return PostgresSinkSettings(
-                name=sink.name, url=sink.url, create_tables=sink.create_tables, schema_changes=sink.schema_changes
-            )
+            return _postgres_sink(sink, source)
+        case TopicSink():
+            return TopicSinkSettings(name=sink.name, url=sink.url or source_url, topic=sink.topic)
         case ParquetSink():
             return ParquetSinkSettings(name=sink.name, path=place_of(sink.path, base))
         case ConsoleSink():
             return ConsoleSinkSettings(name=sink.name)
         case NoopSink():
             return NoopSinkSettings(name=sink.name)
-        case NatsSink() if isinstance(source, OutboxSource):
+        case NatsSink() if isinstance(source, OutboxSource | TopicSource):
             return BrokerSinkSettings(name=sink.name, access=access_of(sink, base))
         case NatsSink():
             return _nats_sink(sink, base)
@@ -210,6 +226,17 @@ def _sink(sink: AnySink, base: FilePath, source: AnySource) -> SinkSettings:
             return BrokerSinkSettings(name=sink.name, access=access_of(sink, base))
         case _:
             assert_never(sink)
+
+
+def _postgres_sink(sink: PostgresSink, source: AnySource) -> SinkSettings:
+    """Tables like those of the source, or one for messages of a topic."""
+    if sink.table is not None:
+        return MessageTableSettings(name=sink.name, url=sink.url, table=sink.table, create_tables=sink.create_tables)
+    if isinstance(source, TopicSource):
+        raise SettingsError(f"sink {sink.name!r} needs `table`, the table that messages of the topic are written to")
+    return PostgresSinkSettings(
+        name=sink.name, url=sink.url, create_tables=sink.create_tables, schema_changes=sink.schema_changes
+    )
 
 
 def _nats_sink(sink: NatsSink, base: FilePath) -> NatsSinkSettings:

@@ -18,7 +18,18 @@ from headwater.cli.pipeline_file.brokers import (
 )
 from headwater.cli.pipeline_file.values import Toml
 from headwater.outbox.columns import OUTBOX_TABLE
-from headwater.spark.settings import MIB, Encoding, LaneRule, OutboxLanes, SchemaChanges, SlotLossRule, SnapshotRule
+from headwater.spark.settings import (
+    MIB,
+    TOPIC_BYTES,
+    Encoding,
+    ExpiredRule,
+    LaneRule,
+    OutboxLanes,
+    SchemaChanges,
+    SlotLossRule,
+    SnapshotRule,
+    TopicStart,
+)
 
 
 def _read_skew(value: Toml) -> timedelta:
@@ -78,6 +89,19 @@ class OutboxSource(Section):
     status_interval: Duration = timedelta(seconds=1)
 
 
+class TopicSource(Section):
+    """`[source]`, of type topic."""
+
+    type: Literal["topic"]
+    url: str = ""
+    topic: str
+    group: str | None = None
+    start: TopicStart = TopicStart.EARLIEST
+    on_expired: ExpiredRule = ExpiredRule.FAIL
+    max_rows: int | None = None
+    max_bytes: Size = TOPIC_BYTES
+
+
 def _source_type(value: object) -> str:
     if isinstance(value, dict):
         return str(value.get("type", "changes"))
@@ -85,7 +109,8 @@ def _source_type(value: object) -> str:
 
 
 AnySource: TypeAlias = Annotated[
-    Annotated[Source, Tag("changes")] | Annotated[OutboxSource, Tag("outbox")], Discriminator(_source_type)
+    Annotated[Source, Tag("changes")] | Annotated[OutboxSource, Tag("outbox")] | Annotated[TopicSource, Tag("topic")],
+    Discriminator(_source_type),
 ]
 
 
@@ -108,6 +133,16 @@ class PostgresSink(Section):
     url: str
     create_tables: bool = True
     schema_changes: SchemaChanges = SchemaChanges.EVOLVE
+    table: str | None = None
+
+
+class TopicSink(Section):
+    """`[[sinks]]` of type topic; without a `url` the topic is in the database of the source."""
+
+    type: Literal["topic"]
+    name: str = "topic"
+    url: str = ""
+    topic: str
 
 
 class ParquetSink(Section):
@@ -144,7 +179,7 @@ class NatsSink(NatsTarget):
 
 
 AnySink: TypeAlias = Annotated[
-    PostgresSink | ParquetSink | ConsoleSink | NoopSink | NatsSink | RabbitmqSink | ServiceBusSink | KafkaSink,
+    PostgresSink | TopicSink | ParquetSink | ConsoleSink | NoopSink | NatsSink | RabbitmqSink | ServiceBusSink | KafkaSink,
     Field(discriminator="type"),
 ]
 

@@ -13,6 +13,8 @@ class Database:
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
+        # Which one it is, as it has said of itself the last time: a server may be replaced by one of a new release.
+        self.identity: str | None = None
         self._without: set[object] = set()
 
     def lost(self, error: SourceError, by: object) -> None:

@@ -2,25 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from headwater.brokers.base import Left
+from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.outcome import Unpublished
 
 _log = logging.getLogger(__name__)
 
 # From one line of a kind to the next: a broker that refuses everything would else fill the log.
 _EVERY_SECONDS: Final = 10.0
+# So many events are told apart in that time; more are as good as any number, and take memory.
+_MOST: Final = 10_000
 _DEAD: Final = (
-    "%d events are dead: %s; `headwater outbox dead` lists them, and `headwater outbox revive` has them sent again once "
-    "that is mended"
+    "%s dead: %s; `headwater outbox dead` lists dead events, and `headwater outbox revive` has them sent again once that is "
+    "mended"
 )
 _NOT_TAKEN: Final = (
-    "%d events were not taken: %s; they are tried again until they are taken or dead, and `headwater outbox status` tells "
-    "how many wait"
+    "%s not taken: %s; such events are tried again until they are taken or dead, and `headwater outbox status` tells how "
+    "many wait"
 )
+# Of one event, and of several.
+_VERBS: Final = {_DEAD: ("is", "are"), _NOT_TAKEN: ("was", "were")}
 
 Later = Callable[[float, Callable[[str], None], str], asyncio.TimerHandle]
 
@@ -29,8 +35,9 @@ Later = Callable[[float, Callable[[str], None], str], asyncio.TimerHandle]
 class _Kind:
     """What was not said yet of one kind, with the reason of the last one; and when there may be something to say again."""
 
-    count: int
     reason: str
+    # An event that was tried several times meanwhile is one.
+    ids: set[str] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
 
 
@@ -41,12 +48,12 @@ class Failures:
         self._later = later
         self._kinds: dict[str, _Kind] = {}
 
-    def note(self, left: Sequence[Left], dead: Sequence[Unpublished]) -> None:
-        """Of one attempt: what was not taken, and what is given up."""
+    def note(self, entries: Sequence[Entry], left: Sequence[Left], unpublished: Sequence[Unpublished]) -> None:
+        """Of one attempt: which of the entries were not taken, and what is given up of what is not published."""
         if left:
-            self._note(_NOT_TAKEN, len(left), left[-1].reason)
-        if dead:
-            self._note(_DEAD, len(dead), dead[-1].error or "")
+            self._note(_NOT_TAKEN, (entries[one.index].id for one in left), left[-1].reason)
+        if dead := [one for one in unpublished if one.status == "dead"]:
+            self._note(_DEAD, (one.entry.id for one in dead), dead[-1].error or "")
 
     def close(self) -> None:
         """Say what is left to say."""
@@ -56,9 +63,10 @@ class Failures:
             _say(sentence, kind)
         self._kinds.clear()
 
-    def _note(self, sentence: str, count: int, reason: str) -> None:
-        kind = self._kinds.setdefault(sentence, _Kind(0, reason))
-        kind.count, kind.reason = kind.count + count, reason
+    def _note(self, sentence: str, ids: Iterable[str], reason: str) -> None:
+        kind = self._kinds.setdefault(sentence, _Kind(reason))
+        kind.reason = reason
+        kind.ids.update(islice(ids, _MOST - len(kind.ids)))
         if kind.timer is None:
             self._tell(sentence)
 
@@ -69,7 +77,13 @@ class Failures:
 
 def _say(sentence: str, kind: _Kind) -> bool:
     """Whether there was anything to say."""
-    count, kind.count = kind.count, 0
-    if count:
-        _log.warning(sentence, count, kind.reason)
-    return bool(count)
+    ids, kind.ids = kind.ids, set()
+    if ids:
+        _log.warning(sentence, _counted(len(ids), *_VERBS[sentence]), kind.reason)
+    return bool(ids)
+
+
+def _counted(events: int, is_: str, are: str) -> str:
+    if events == 1:
+        return f"1 event {is_}"
+    return f"{'at least ' if events == _MOST else ''}{events:,} events {are}"

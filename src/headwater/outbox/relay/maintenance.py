@@ -35,9 +35,11 @@ class Maintenance:
             except HeadwaterError as exc:
                 self._say(f"the partitions of the outbox cannot be looked after: {exc}")
             except psycopg.errors.InsufficientPrivilege as exc:
+                # As is meant for a role that was granted to relay and no more.
                 self._say(
                     f"the partitions of the outbox cannot be looked after by this role: {exc.diag.message_primary}; have "
-                    "`headwater outbox purge` run by the owner of the table"
+                    "`headwater outbox purge` run by the owner of the table",
+                    logging.INFO,
                 )
             except Exception as exc:  # noqa: BLE001 - whatever it is, the events are sent without it
                 reason = (str(exc).splitlines() or [type(exc).__name__])[0]
@@ -83,10 +85,10 @@ class Maintenance:
         Thread(target=work, name="outbox maintenance", daemon=True).start()
         await done
 
-    def _say(self, sentence: str) -> None:
+    def _say(self, sentence: str, level: int = logging.WARNING) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            _log.warning("%s", sentence)
+            _log.log(level, "%s", sentence)
 
 
 def _tell(done: asyncio.Future[None], error: Exception | None) -> None:

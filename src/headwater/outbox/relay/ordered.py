@@ -42,7 +42,6 @@ from headwater.outbox.relay.tracing import SendSpans
 
 _log = logging.getLogger(__name__)
 
-_ABSENCE: Final = (timedelta(milliseconds=100), timedelta(seconds=2))
 _RECONNECT: Final = (timedelta(milliseconds=200), timedelta(seconds=5))
 # Of the time for a stop, what is kept for giving up the lanes: so long, or half of it if it is short.
 _LEAVE_SECONDS: Final = 1.0
@@ -86,11 +85,14 @@ class OrderedPublisher:
             self._woken.clear()
             try:
                 is_done = await self._round()
-                broker_failures = database_failures = 0
+                database_failures = 0
+                if is_done and not self.is_draining:
+                    await self._reach_broker()
+                broker_failures = 0
             except BrokerError as exc:
                 broker_failures += 1
                 self._availability.lost(exc)
-                await asyncio.sleep(full_jitter(*_ABSENCE, broker_failures, random.random()))
+                await asyncio.sleep(self._availability.pause(broker_failures, random.random()))
             except ConnectionLost:
                 database_failures += 1
                 await asyncio.sleep(full_jitter(*_RECONNECT, database_failures, random.random()))
@@ -98,16 +100,16 @@ class OrderedPublisher:
                 if is_done and self.is_draining:
                     return
                 if is_done:
-                    await self._ask()
                     await self._wait()
 
     async def meet(self) -> None:
         await self._availability.meet(self._broker)
 
-    async def _ask(self) -> None:
-        """With nothing to send, a broker that was away is asked whether it is back."""
+    async def _reach_broker(self) -> None:
+        """With nothing to send, a broker that was away is asked whether it is back; raises BrokerError if not."""
         if not self._availability.is_up:
-            await self._availability.ask(self._broker)
+            await self._broker.check()
+            self._availability.found()
 
     async def _round(self) -> bool:
         """One batch from the table to the broker and back; whether there was no more than that."""
@@ -144,7 +146,9 @@ class OrderedPublisher:
         except BaseException as exc:
             spans.fail(str(exc))
             raise
-        self._settle(self._judge.judge(entries, offered), offered)
+        outcome = self._judge.judge(entries, offered)
+        self._settle(outcome, offered)
+        self._failures.note(entries, offered.left, outcome.unpublished)
         spans.end({one.index: one.reason for one in offered.refused} | {one.index: one.reason for one in offered.left})
         if is_answered(offered, len(entries)):
             self._availability.found()
@@ -165,14 +169,13 @@ class OrderedPublisher:
         if waits:
             due, now = time.monotonic() + min(waits), time.monotonic()
             self._due = due if self._due <= now else min(self._due, due)
-        counts, dead = self._counts, [one for one in outcome.unpublished if one.status == "dead"]
+        counts = self._counts
         counts.published += len(outcome.published)
         counts.duplicates += offered.duplicates
         counts.nacks += outcome.nacks
         counts.returns += outcome.returns
-        counts.dead += len(dead)
+        counts.dead += sum(one.status == "dead" for one in outcome.unpublished)
         counts.postponed += len(waits)
-        self._failures.note(offered.left, dead)
 
     async def _save(self) -> None:
         """Write down what was sent, and what was not taken: to be tried later, or dead and in nobody's way."""
@@ -222,8 +225,8 @@ class RunningOrdered:
         self.availability = Availability(counts)
         self._failures = Failures(asyncio.get_running_loop().call_later)
         self._woken = Signal()
-        database = Database(counts)
-        self._sessions = [Session(url, database) for _ in range(3)]
+        self.database = Database(counts)
+        self._sessions = [Session(url, self.database) for _ in range(3)]
         self._thread = BrokerThread(brokers[0], "publisher")
         self._keeper = LaneKeeper(self._sessions[0], instance, settings, self._woken)
         self._publisher = OrderedPublisher(

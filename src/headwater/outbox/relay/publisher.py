@@ -5,13 +5,11 @@ import logging
 import random
 import time
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Final, Protocol
+from typing import Protocol
 
 from headwater.brokers.base import Offered
 from headwater.errors import BrokerError
 from headwater.outbox.relay.availability import Availability
-from headwater.outbox.relay.backoff import full_jitter
 from headwater.outbox.relay.counts import Counts
 from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.failures import Failures
@@ -25,9 +23,6 @@ from headwater.outbox.relay.thread import BrokerThread
 from headwater.outbox.relay.tracing import SendSpans
 
 _log = logging.getLogger(__name__)
-
-# While the broker is away; short, since what is lost is the time after it is well again.
-_ABSENCE: Final = (timedelta(milliseconds=100), timedelta(seconds=2))
 
 
 class Queue(Protocol):
@@ -88,6 +83,7 @@ class Desk:
         unpublished = outcome.unpublished + [Unpublished(entry, "pending", 0.0, None) for entry in rest]
         self._saver.published(outcome.published)
         self._saver.unpublished(unpublished)
+        self._failures.note(entries, offered.left, unpublished)
         self._count(outcome, offered, unpublished, now)
 
     def _count(self, outcome: Outcome, offered: Offered, unpublished: Sequence[Unpublished], now: float) -> None:
@@ -96,10 +92,9 @@ class Desk:
         counts.nacks += outcome.nacks
         counts.returns += outcome.returns
         counts.published += len(outcome.published)
-        dead = [one for one in unpublished if one.status == "dead"]
-        counts.dead += len(dead)
-        counts.postponed += len(unpublished) - len(dead)
-        self._failures.note(offered.left, dead)
+        dead = sum(one.status == "dead" for one in unpublished)
+        counts.dead += dead
+        counts.postponed += len(unpublished) - dead
         for entry in outcome.published:
             if entry.committed is not None:
                 counts.confirmed(now - entry.committed)
@@ -177,7 +172,7 @@ class Publisher:
     async def _knock(self) -> bool:
         """Wait a little, and find out whether the broker is back; with something to send, that is told by sending it."""
         if self._failures:
-            await asyncio.sleep(full_jitter(*_ABSENCE, self._failures, random.random()))
+            await asyncio.sleep(self._availability.pause(self._failures, random.random()))
         self._desk.let_go(self._queue.take_expired(time.monotonic() + self._confirm_seconds))
         if len(self._queue):
             return True

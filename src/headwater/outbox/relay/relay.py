@@ -9,13 +9,13 @@ import asyncio
 import logging
 import os
 import secrets
-import shlex
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from datetime import timedelta
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import psycopg
 
@@ -25,7 +25,9 @@ from headwater.outbox.checkpoint import require_outbox
 from headwater.outbox.event import EncodedEvent, Event, encode_events
 from headwater.outbox.relay.confirming import with_timeout
 from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.database import Database
 from headwater.outbox.relay.entry import LeasedEvent, microseconds
+from headwater.outbox.relay.identity import Databases
 from headwater.outbox.relay.leftover import Leftover
 from headwater.outbox.relay.maintenance import Maintenance
 from headwater.outbox.relay.ordered import RunningOrdered
@@ -38,10 +40,13 @@ from headwater.outbox.relay.transaction import (
     open_transaction,
     open_transaction_sync,
 )
+from headwater.outbox.rights import granted
 from headwater.outbox.served import begin_serving
+from headwater.outbox.statements import identify_database
 from headwater.outbox.trace import trace_headers
 from headwater.outbox.transaction import require_async, require_sync
 from headwater.postgres.connect import complete, connect, connect_sync, describe, translated
+from headwater.postgres.statements import fetch
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +82,11 @@ class OutboxRelay:
         self._ended: asyncio.Event | None = None
         self._stopping: asyncio.Task[Leftover] | None = None
         self._failure: BaseException | None = None
+        # Whether somebody knows of it.
+        self._is_told = False
         self._open: dict[object, RelayTransaction] = {}
         self._open_sync: dict[object, RelayTransactionSync] = {}
+        self.databases: Databases = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"OutboxRelay({self.instance!r})"
@@ -87,8 +95,11 @@ class OutboxRelay:
         await self.start()
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Raises RelayFailed if it could not go on, unless `wait` has told so or the block ends with an error of its own."""
         await self.stop()
+        if kind is None and not self._is_told:
+            await self.wait()
 
     @property
     def is_running(self) -> bool:
@@ -103,6 +114,10 @@ class OutboxRelay:
         """How many events wait in each queue."""
         running = self._here
         return {"intake": 0, "retry": 0, "save": 0} if running is None else running.fills
+
+    def serves(self, database: str) -> bool:
+        """Whether it runs, and for this database, as `identify_database` names it."""
+        return (running := self._here) is not None and running.database.identity == database
 
     async def start(self) -> None:
         """Begin to relay; the broker need not be there yet.
@@ -123,22 +138,23 @@ class OutboxRelay:
         kind = RunningOrdered if self.settings.order_by_key else Running
         running = kind(self._url, brokers, self.instance, self.settings, self.counts)
         try:
-            with _granted(self._url), translated(self._url):
+            with granted(describe(self._url).split("@")[0], "--grant-relay"), translated(self._url):
                 await asyncio.to_thread(self._check_schema)
                 await running.meet_broker()
-                await self._begin_serving()
+                await self._begin_serving(running.database)
         except BaseException:
             await running.close()
             raise
-        self._failure, self._stopping, self._ended = None, None, asyncio.Event()
+        self._failure, self._is_told, self._stopping, self._ended = None, False, None, asyncio.Event()
         self._running = running
         running.start()
         running.supervisor.start("maintenance", Maintenance(self._url, self.settings).run)
         self._guard = asyncio.create_task(self._watch(running), name="outbox relay")
 
-    async def _begin_serving(self) -> None:
+    async def _begin_serving(self, database: Database) -> None:
         connection = await connect(self._url)
         async with connection:
+            (database.identity,) = await fetch(connection, identify_database())
             serving = await begin_serving(connection, self.settings.lane_count, skip_existing=self.settings.skip_existing)
         self.counts.is_database_up = True
         if serving.skipped:
@@ -161,13 +177,14 @@ class OutboxRelay:
         if self._ended is not None:
             await self._ended.wait()
         if self._failure is not None:
+            self._is_told = True
             raise self._failure
 
     def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AbstractAsyncContextManager[RelayTransaction]:
         """A transaction of the application; what is published in it is sent once it has committed.
 
         Inside of another one on the same connection it is a savepoint. A connection with a transaction open that is not the
-        relay's is refused with OutboxError.
+        relay's is refused with OutboxError, and so is one to another database than the relay's.
         """
         require_async(connection, "transaction")
         return open_transaction(connection, self, self._open)
@@ -180,7 +197,8 @@ class OutboxRelay:
     def prepare(self, events: Sequence[Event | EncodedEvent]) -> list[LeasedEvent]:
         """Events checked, encoded and leased, for those who write the rows by themselves; raises OutboxError.
 
-        It does no I/O, and any thread may call it. The lease runs from now on: write them soon before the commit.
+        It does no I/O, and any thread may call it. The lease runs from now on: write them soon before the commit, and to the
+        relay's own database.
         """
         trace, lease = trace_headers(), self.lease(len(events))
         made = iter(encode_events([one for one in events if isinstance(one, Event)], trace, self.settings.max_bytes))
@@ -246,16 +264,3 @@ class OutboxRelay:
         self._running = None
         assert self._ended is not None
         self._ended.set()
-
-
-@contextmanager
-def _granted(url: str) -> Iterator[None]:
-    """Tell a role that may write events, and no more, what it lacks to relay them."""
-    try:
-        yield
-    except psycopg.errors.InsufficientPrivilege as exc:
-        role = describe(url).split("@")[0]
-        raise OutboxError(
-            f"role {role} may not relay events ({exc.diag.message_primary}); have the owner of the outbox run "
-            f"`headwater outbox init --grant-relay {shlex.quote(role)}`"
-        ) from exc

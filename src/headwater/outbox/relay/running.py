@@ -48,8 +48,8 @@ class Running:
         self._intake = Intake(settings.intake_events, settings.intake_bytes)
         suspects = Suspects()
         self._retries = RetryQueue(settings.retry_events, settings.retry_bytes, suspects)
-        database = Database(counts)
-        self._sessions = [Session(url, database) for _ in range(3)]
+        self.database = Database(counts)
+        self._sessions = [Session(url, self.database) for _ in range(3)]
         self._saver = Saver(self._sessions[0], instance, settings, self._ledger, counts)
         self._failures = Failures(self._loop.call_later)
         self._desk = Desk(Judge(settings), self._saver, self._retries, suspects, self._ledger, self._failures, counts)

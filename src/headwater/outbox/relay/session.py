@@ -120,6 +120,7 @@ class Session:
             try:
                 await execute(connection, statements.prepare_session())
                 await require_served(connection)
+                (self._database.identity,) = await fetch(connection, statements.identify_database())
             except BaseException:
                 await connection.close()
                 raise

@@ -1,11 +1,12 @@
 """The numbers of a relay, checked before anything starts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from headwater.errors import SettingsError
+from headwater.model.settings import find_strangers, find_too_small, said
 from headwater.outbox.event import MAX_PAYLOAD_BYTES
 
 # Between the end of a lease by our clock and by the server's: for a stall of this process, and for a confirm that is a
@@ -18,13 +19,6 @@ _LEAST: Final[Mapping[str, Any]] = {
     "restarts": 0,
     "partitions_ahead": timedelta(0),
     "partition_length": timedelta(hours=1),
-}
-# How the kinds of settings are called in Python.
-_KINDS: Final[Mapping[object, str]] = {
-    int: "a whole number",
-    bool: "True or False",
-    timedelta: "a timedelta, such as timedelta(seconds=30)",
-    timedelta | None: "a timedelta, such as timedelta(days=7), or None",
 }
 
 
@@ -96,35 +90,20 @@ class RelaySettings:
     max_bytes: int = MAX_PAYLOAD_BYTES
 
     def __post_init__(self) -> None:
-        if faults := list(self._of_another_kind()) or [*self._out_of_range(), *self._misfits()]:
+        if faults := list(find_strangers(self, "the relay")) or [
+            *find_too_small(self, "the relay", _LEAST),
+            *self._misfits(),
+        ]:
             raise SettingsError(*faults)
 
-    def _of_another_kind(self) -> Iterator[str]:
-        for one in fields(self):
-            kind: Any = one.type
-            value = getattr(self, one.name)
-            # A bool is an int for Python, and for nobody else.
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                yield f"{one.name} of the relay is {value!r}; give {_KINDS[kind]}"
-
-    def _out_of_range(self) -> Iterator[str]:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type is int or one.name in _LEAST:
-                least = _LEAST.get(one.name, 1)
-                if value < least:
-                    yield f"{one.name} of the relay is {_said(value)}; give {_said(least)} or more"
-            elif isinstance(value, timedelta) and value <= timedelta(0):
-                yield f"{one.name} of the relay is {_said(value)}; give a time that is more than 0 s"
+    def _misfits(self) -> Iterator[str]:
         if self.lanes > _MOST_LANES:
             yield f"lanes of the relay is {self.lanes}; give {_MOST_LANES} or fewer, since more are not useful"
-
-    def _misfits(self) -> Iterator[str]:
         least = 2 * (self.confirm_timeout + LEASE_MARGIN)
         if self.lease < least:
             yield (
-                f"the lease of {_said(self.lease)} is too short for a confirm_timeout of {_said(self.confirm_timeout)}: "
-                f"what waits its turn and is then under way must stay ours; make it {_said(least)} or longer"
+                f"the lease of {said(self.lease)} is too short for a confirm_timeout of {said(self.confirm_timeout)}: "
+                f"what waits its turn and is then under way must stay ours; make it {said(least)} or longer"
             )
         if self.send_every_busy < self.send_every:
             yield "send_every_busy of the relay is shorter than send_every; make it at least as long"
@@ -135,7 +114,3 @@ class RelaySettings:
     def lane_count(self) -> int:
         """0 where no order is kept."""
         return self.lanes if self.order_by_key else 0
-
-
-def _said(value: int | timedelta) -> str:
-    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)

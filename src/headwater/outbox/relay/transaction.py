@@ -9,7 +9,7 @@ psycopg's pipeline mode would do that too, at twice the cost in this process's t
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -21,8 +21,10 @@ from headwater.errors import OutboxError
 from headwater.outbox import statements
 from headwater.outbox.event import EncodedEvent, Event
 from headwater.outbox.publish import chunks, prepare_events
+from headwater.outbox.relay.identity import Databases, database_of, database_of_sync
 from headwater.outbox.relay.pending import Pending
 from headwater.outbox.relay.tracing import publish_span
+from headwater.outbox.rights import granted
 from headwater.outbox.transaction import AnyConnection
 from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync, written_out
 
@@ -38,11 +40,24 @@ class Lease:
     deadline: float
 
 
+_NOBODY: Final = Lease(None, None, 0.0)
+
+
 class Taker(Protocol):
     """What a transaction needs of its relay."""
 
     @property
     def max_bytes(self) -> int: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def databases(self) -> Databases:
+        """Those of connections that were asked before."""
+
+    def serves(self, database: str) -> bool:
+        """Whether it sends the rows of this one."""
 
     def lease(self, events: int) -> Lease:
         """For so many rows that are written now."""
@@ -66,8 +81,8 @@ class Written:
 class _Open(Generic[AnyConnectionT]):
     """A transaction that is open, on either kind of connection."""
 
-    def __init__(self, connection: AnyConnectionT, taker: Taker) -> None:
-        self.connection = connection
+    def __init__(self, connection: AnyConnectionT, taker: Taker, database: str) -> None:
+        self.connection, self._database = connection, database
         self._taker, self._pending = taker, Pending()
         self._outer_depth = depth_of(connection) - 1
         self._wrote_early = False
@@ -112,7 +127,9 @@ class _Open(Generic[AnyConnectionT]):
         """What is to be written at the end, or OutboxError if it is not this transaction's end."""
         if events := self._pending.take():
             self._require_same()
-        self._written = Written(events, [], self._taker.lease(len(events)))
+        # Once more, for it may have been started since.
+        lease = self._taker.lease(len(events)) if self._taker.serves(self._database) else _NOBODY
+        self._written = Written(events, [], lease)
         return self._written
 
     def _inserts(self, written: Written) -> list[Statement[int]]:
@@ -169,8 +186,9 @@ class RelayTransaction(_Open[psycopg.AsyncConnection[Any]]):
     async def publish_many(self, events: Sequence[Event]) -> list[UUID]:
         ready = self._prepared(events)
         if self._is_for_server():
-            for statement in self._early(ready):
-                await execute(self.connection, statement)
+            with granted(self.connection.info.user, "--grant"):
+                for statement in self._early(ready):
+                    await execute(self.connection, statement)
         else:
             self._pending.add(ready)
         return [event.id for event in ready]
@@ -229,8 +247,9 @@ class RelayTransactionSync(_Open[psycopg.Connection[Any]]):
     def publish_many(self, events: Sequence[Event]) -> list[UUID]:
         ready = self._prepared(events)
         if self._is_for_server():
-            for statement in self._early(ready):
-                execute_sync(self.connection, statement)
+            with granted(self.connection.info.user, "--grant"):
+                for statement in self._early(ready):
+                    execute_sync(self.connection, statement)
         else:
             self._pending.add(ready)
         return [event.id for event in ready]
@@ -274,11 +293,14 @@ async def open_transaction(
             yield outer
         return
     refuse_foreign(connection)
+    database = await database_of(connection, taker.databases)
+    refuse_other(connection, taker, database)
     async with connection.transaction() as block:
-        opened = open_ones[connection] = RelayTransaction(connection, taker)
+        opened = open_ones[connection] = RelayTransaction(connection, taker, database)
         try:
             yield opened
-            await opened.finish(block)
+            with granted(connection.info.user, "--grant-relay"):
+                await opened.finish(block)
         finally:
             opened.close()
             del open_ones[connection]
@@ -295,11 +317,14 @@ def open_transaction_sync(
             yield outer
         return
     refuse_foreign(connection)
+    database = database_of_sync(connection, taker.databases)
+    refuse_other(connection, taker, database)
     with connection.transaction() as block:
-        opened = open_ones[connection] = RelayTransactionSync(connection, taker)
+        opened = open_ones[connection] = RelayTransactionSync(connection, taker, database)
         try:
             yield opened
-            opened.finish(block)
+            with granted(connection.info.user, "--grant-relay"):
+                opened.finish(block)
         finally:
             opened.close()
             del open_ones[connection]
@@ -312,6 +337,15 @@ def refuse_foreign(connection: AnyConnection) -> None:
         raise OutboxError(
             "the connection has a transaction open that is not the relay's, so the relay would not learn of its commit; end "
             "it first, or write the events with outbox.publish, which the relay finds a moment after the commit"
+        )
+
+
+def refuse_other(connection: AnyConnection, taker: Taker, database: str) -> None:
+    """Raise OutboxError if the relay sends the events of another database."""
+    if taker.is_running and not taker.serves(database):
+        raise OutboxError(
+            f"the connection leads to another database, {connection.info.dbname!r}, than the one whose events the relay "
+            "sends; give that database a relay of its own, or write its events with outbox.publish"
         )
 
 

@@ -166,6 +166,11 @@ delete from headwater.outbox_message_default as message
 -- How many rows of the default partition are older than that.
 select count(*) from headwater.outbox_message_default as message where message.created_at < %(before)s;
 
+-- name: require_role
+-- Fails as the grants would if there is no such role, before anything was made for it. All roles together go by `public`.
+select pg_catalog.quote_ident(%(role)s::text)::regrole::text
+ where %(role)s::text <> 'public';
+
 -- name: grant_writing
 -- What an application needs to publish and to remember. It has no right to set the time or the transaction of a row, which
 -- recovery rests on, nor to read.

@@ -128,7 +128,7 @@ select (select count(*) from headwater.outbox_message where status = 'pending') 
            select count(*)
              from headwater.outbox_message
             where status = 'pending'
-              and next_attempt_at > pg_catalog.clock_timestamp()
+              and (attempts > 0 or next_attempt_at is not null)
        ) as postponed,
        (select count(*) from headwater.outbox_message where status = 'dead') as dead,
        (
@@ -196,6 +196,13 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('headwater o
 -- name: list_pipelines
 -- The pipelines that deliver Headwater's own outbox.
 select pipeline from headwater.outbox_checkpoint where table_name = 'headwater.outbox_message' order by pipeline;
+
+-- name: identify_database
+-- The server's identity, which its copies keep when one takes over from another, and the database's on it. For any role.
+select control.system_identifier || '/' || database.oid
+  from pg_catalog.pg_control_system() as control
+ cross join pg_catalog.pg_database as database
+ where database.datname = pg_catalog.current_database();
 
 -- name: find_served
 select by_process_since as since, lanes from headwater.outbox_served;

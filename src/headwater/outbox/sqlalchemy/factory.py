@@ -26,7 +26,7 @@ Factory: TypeAlias = "sessionmaker[Any] | scoped_session[Any] | async_sessionmak
 def install(session_factory: Factory, relay: "OutboxRelay") -> None:
     """Have the sessions that a factory makes from now on publish events by a relay, whether that runs yet or not.
 
-    The relay and the sessions have to be about the same database.
+    Events of sessions that are bound to another database than the relay's are rows there, for a relay of that one.
     """
     factory: Any = session_factory
     if isinstance(session_factory, scoped_session | async_scoped_session):

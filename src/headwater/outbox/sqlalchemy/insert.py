@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from headwater.errors import OutboxError
+from headwater.outbox.statements import identify_database
 
 if TYPE_CHECKING:
     from headwater.outbox.relay import LeasedEvent
@@ -33,6 +34,17 @@ INSERT: Final = (
     )
     .returning(_OUTBOX.c.id, _OUTBOX.c.created_at)
 )
+
+_IDENTIFY: Final = sa.text(identify_database().query.as_string())
+# In the `info` of a connection, which is that of the driver's connection below, and lasts as long as that.
+_DATABASE: Final = "headwater.outbox.database"
+
+
+def database_of(connection: sa.Connection) -> str:
+    """Which database it leads to, as relays know theirs; asked of each connection of the driver once."""
+    if (found := connection.info.get(_DATABASE)) is None:
+        found = connection.info[_DATABASE] = connection.execute(_IDENTIFY).scalar_one()
+    return str(found)
 
 
 def insert(connection: sa.Connection, events: "Sequence[LeasedEvent]") -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from headwater.errors import OutboxError
 from headwater.outbox.ids import make_ids
-from headwater.outbox.sqlalchemy.insert import INSERT, insert
+from headwater.outbox.sqlalchemy.insert import INSERT, database_of, insert
 from headwater.outbox.sqlalchemy.recordable import CollectsEvents, Made
 from headwater.outbox.sqlalchemy.watch import Watch
 
@@ -105,7 +105,7 @@ class Ledger:
                 connections = [self._connection(each.entity) for each in taken]
                 leased = self._relay.prepare(encoded)
                 for each, connection, one in zip(taken, connections, leased, strict=True):
-                    if self._is_joined(each.entity) or self._watches[connection].is_in_foreign_savepoint:
+                    if not self._is_to_be_handed_over(each, connection):
                         one.locked_by = one.lease_seconds = None
                 for connection, group in groupby(zip(connections, leased, strict=True), lambda pair: pair[0]):
                     insert(connection, [each for _, each in group])
@@ -219,6 +219,12 @@ class Ledger:
     def _is_to_be_flushed(self, entity: object | None) -> bool:
         session = self._session
         return entity is not None and (entity in session.new or entity in session.deleted or session.is_modified(entity))
+
+    def _is_to_be_handed_over(self, recorded: Recorded, connection: sa.Connection) -> bool:
+        """Whether we will know what becomes of the row, and the relay is that of its database."""
+        if self._is_joined(recorded.entity) or self._watches[connection].is_in_foreign_savepoint:
+            return False
+        return self._relay.serves(database_of(connection))
 
     def _is_joined(self, entity: object | None) -> bool:
         """Whether the session works on somebody else's connection, who may be in a transaction of their own.

@@ -19,7 +19,7 @@ from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.replication.slot import Slot, find_slot
 from headwater.spark.monitor.stillness import Stillness
 from headwater.spark.reporter import Reporter
-from headwater.spark.settings import PipelineSettings
+from headwater.spark.settings import PipelineSettings, TopicSettings
 from headwater.spark.state import (
     Limits,
     Phase,
@@ -97,6 +97,7 @@ class Watch:
             seen.loads,
             # By this run, or by the one that it stands by for.
             is_held=True,
+            has_slot=not isinstance(source, TopicSettings),
         )
 
     def look(self) -> None:

@@ -1,13 +1,17 @@
 """The sinks that settings describe."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import assert_never
 
 from headwater.model import Lineage
+from headwater.postgres.catalog import read_server
+from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.spark.settings import (
     BrokerSinkSettings,
     ConsoleSinkSettings,
+    MessageTableSettings,
     NatsSinkSettings,
     NoopSinkSettings,
     OutboxLanes,
@@ -15,21 +19,25 @@ from headwater.spark.settings import (
     PipelineSettings,
     PostgresSinkSettings,
     SinkSettings,
+    SourceSettings,
+    TopicSettings,
+    TopicSinkSettings,
 )
 from headwater.spark.sinks.brokers import BrokerSink
 from headwater.spark.sinks.console import ConsoleSink
+from headwater.spark.sinks.messages import MessageTableSink
 from headwater.spark.sinks.nats import NatsSink
 from headwater.spark.sinks.noop import NoopSink
 from headwater.spark.sinks.parquet import ParquetSink
 from headwater.spark.sinks.postgres import PostgresSink
 from headwater.spark.sinks.sink import Sink
+from headwater.spark.sinks.topic import TopicSink
 
 
 def build_sinks(settings: PipelineSettings) -> list[Sink]:
     """The sinks of a pipeline, not yet opened. Asks the source's server whose positions they will get."""
     source = settings.source
-    with ReplicationConnection(source.url) as replication:
-        lineage = replication.lineage(source.slot)
+    lineage = _lineage(source)
     return [
         build_sink(
             sink,
@@ -66,6 +74,10 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
             return PostgresSink(
                 settings, pipeline=pipeline, source_url=source_url, state_url=state_url, tables=tables, lineage=lineage
             )
+        case MessageTableSettings():
+            return MessageTableSink(settings, pipeline=pipeline, state_url=state_url, topic=tables[0], lineage=lineage)
+        case TopicSinkSettings():
+            return TopicSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case ParquetSinkSettings():
             return ParquetSink(settings, pipeline=pipeline, state_url=state_url, lineage=lineage)
         case ConsoleSinkSettings():
@@ -89,3 +101,13 @@ def build_sink(  # noqa: PLR0913 - what the kinds of sinks need, taken together
             )
         case _:
             assert_never(settings)
+
+
+def _lineage(source: SourceSettings) -> Lineage:
+    if not isinstance(source, TopicSettings):
+        with ReplicationConnection(source.url) as replication:
+            return replication.lineage(source.slot)
+    with translated(source.url), closing(connect_sync(source.url)) as connection:
+        server = read_server(connection)
+    # Offsets of a topic go on where they were, whoever was promoted.
+    return Lineage(server.system_identifier, 1, (), server.database, source.topic)

@@ -17,7 +17,8 @@ class Progress:
     """What is known of a pipeline: its last report, its slot, and how far the server is, all at about the same time.
 
     `server` is None if the source was not reached; then nothing is known of the slot either. `is_held` if a run has the
-    pipeline: one that reads an outbox's table leaves the slot alone meanwhile.
+    pipeline: one that reads an outbox's table leaves the slot alone meanwhile. Without `has_slot` it reads a topic, and
+    `slot_name` says which.
     """
 
     pipeline: str
@@ -29,6 +30,7 @@ class Progress:
     letters: Mapping[str, int] = field(default_factory=dict)
     loads: tuple[TableLoad, ...] = ()
     is_held: bool = False
+    has_slot: bool = True
 
     @property
     def confirmed(self) -> Lsn | None:
@@ -79,10 +81,9 @@ def _of_run(progress: Progress) -> list[str]:
         said.append(f"the last run {became}: {saved.report.error}")
     if saved.paused_at is not None:
         kept = (progress.slot.retained_bytes or 0) if progress.slot is not None else 0
-        said.append(
-            f"paused since {saved.paused_at:%Y-%m-%d %H:%M:%S%z}; meanwhile the server keeps all WAL for slot "
-            f"{progress.slot_name}, {kept / MIB:,.1f} MiB by now, until `headwater resume`"
-        )
+        held = f"; meanwhile the server keeps all WAL for slot {progress.slot_name}, {kept / MIB:,.1f} MiB by now"
+        held = held if progress.has_slot else ""
+        said.append(f"paused since {saved.paused_at:%Y-%m-%d %H:%M:%S%z}{held}, until `headwater resume`")
     return said
 
 
@@ -90,6 +91,8 @@ def _of_slot(progress: Progress) -> list[str]:
     slot, name = progress.slot, progress.slot_name
     if progress.server is None:
         return ["the source does not answer, so that nothing is known of the slot and the lag"]
+    if not progress.has_slot:
+        return []
     if slot is None and progress.saved is not None and progress.saved.report.position is None:
         return [f"slot {name} is not there yet"]
     if slot is None:

@@ -5,6 +5,10 @@ select headwater.topic_create_1(
            make_interval(secs => %(retention_seconds)s::float8), %(retention_bytes)s::bigint, %(max_bytes)s::integer
        );
 
+-- name: add_partitions
+-- How many it has then.
+select headwater.topic_add_partitions_1(%(topic_id)s, %(partitions)s);
+
 -- name: find_topics
 -- All topics, or that of a name.
 select id, name, partitions, compression, extract(epoch from retention)::float8 as retention_seconds, retention_bytes,

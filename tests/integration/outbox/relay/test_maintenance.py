@@ -53,6 +53,7 @@ def count_rounds(monkeypatch):
 async def test_a_role_with_what_is_granted_relays_and_says_once_what_it_may_not_do(
     start_relay, queue, outbox_url, granted_url, monkeypatch, caplog
 ):
+    caplog.set_level(logging.INFO)
     rounds, arrived = count_rounds(monkeypatch), queue()
     relay = await start_relay(url=granted_url, restarts=0, maintain_every=OFTEN)
     await eventually(lambda: len(rounds) >= 3)
@@ -63,7 +64,9 @@ async def test_a_role_with_what_is_granted_relays_and_says_once_what_it_may_not_
     await eventually(lambda: statuses(outbox_url) == {"published": 1})
     assert relay.is_running
     assert relay.counts.restarts == 0
-    said = [record.getMessage() for record in caplog.records if record.name == Maintenance.__module__]
+    records = [record for record in caplog.records if record.name == Maintenance.__module__]
+    assert {record.levelno for record in records} == {logging.INFO}, "it is as was meant"
+    said = [record.getMessage() for record in records]
     assert len(said) == len(set(said))
     assert any("permission denied" in one and "`headwater outbox purge`" in one for one in said)
 

@@ -11,10 +11,14 @@ import pytest
 
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.errors import OutboxError, SchemaError
-from headwater.outbox import Event, OutboxRelay, RelaySettings
+from headwater.outbox import Event, OutboxRelay, RelaySettings, statements
 from headwater.outbox import publish as publish_plainly
+from headwater.outbox.checkpoint import prepare_outbox
+from headwater.outbox.relay import identity
+from headwater.postgres.statements import execute_sync
 from tests.integration.outbox.relay.arrivals import eventually, partitions, rows, statuses
 from tests.proxy import Proxy
+from tests.servers import fresh_database
 
 # The first test waits for the servers.
 pytestmark = pytest.mark.timeout(90)
@@ -136,6 +140,106 @@ async def test_a_transaction_that_is_not_the_relays_is_refused_and_stays_as_it_w
                 pass
         await client.execute("insert into orders values (1)")
     assert await (await client.execute("select id from orders")).fetchall() == [(1,)]
+
+
+async def test_a_connection_to_another_database_is_refused_and_events_of_it_stay_there(start_relay, queue, postgres18):
+    arrived = queue()
+    relay = await start_relay()
+    with fresh_database(postgres18.url) as other:
+        prepare_outbox(other)
+        said = r"another database, '\w+', than .* a relay of its own, or write its events with outbox\.publish"
+        async with await psycopg.AsyncConnection.connect(other) as client:
+            for _ in range(2):
+                with pytest.raises(OutboxError, match=said):
+                    async with relay.transaction(client):
+                        pytest.fail("it has begun")
+            assert client.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            await publish_plainly(client, arrived.name, "There", {})
+            await client.commit()
+        with psycopg.connect(other) as sync:
+            with pytest.raises(OutboxError, match=said), relay.transaction_sync(sync):
+                pytest.fail("it has begun")
+        assert statuses(other) == {"pending": 1}
+    assert arrived.ids() == []
+
+
+async def test_before_the_relay_runs_events_of_any_database_are_written_for_whoever_finds_them(
+    outbox_url, rabbitmq, postgres18
+):
+    relay = OutboxRelay(outbox_url, RabbitmqAccess(url=rabbitmq.url))
+    with fresh_database(postgres18.url) as other:
+        prepare_outbox(other)
+        async with await psycopg.AsyncConnection.connect(other) as client, relay.transaction(client) as tx:
+            await tx.publish("orders", "There", {})
+            await relay.start()
+        assert [row["locked_by"] for row in rows(other, "locked_by")] == [None]
+    await relay.stop()
+
+
+async def test_which_database_it_leads_to_is_asked_of_a_connection_once_and_in_no_transaction_of_the_callers(
+    start_relay, client, connection, monkeypatch
+):
+    relay = await start_relay()
+    asked: list[object] = []
+    for name in ("fetch", "fetch_sync"):
+        ask = getattr(identity, name)
+        monkeypatch.setattr(identity, name, lambda *given, ask=ask: asked.append(given) or ask(*given))
+    for _ in range(3):
+        async with relay.transaction(client) as tx:
+            await tx.execute("set transaction isolation level serializable")
+        with relay.transaction_sync(connection) as sync:
+            sync.execute("set transaction isolation level serializable")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+async def test_a_role_without_the_rights_is_told_what_it_lacks(start_relay, connection, outbox_url, is_granted):
+    connection.execute("create role clerk login password 'secret'")
+    if is_granted:
+        execute_sync(connection, statements.grant_writing("clerk"))
+    url = psycopg.conninfo.make_conninfo(outbox_url, user="clerk", password="secret")
+    relay = await start_relay()
+    said = r"^role clerk may not relay events \(permission denied .*\); .*`headwater outbox init --grant-relay clerk`$"
+    try:
+        for count in (1, 2):
+            async with await psycopg.AsyncConnection.connect(url) as client:
+                with pytest.raises(OutboxError, match=said):
+                    async with relay.transaction(client) as tx:
+                        await tx.publish_many([Event("orders", "Refused", {})] * count)
+            with psycopg.connect(url) as sync:
+                with pytest.raises(OutboxError, match=said), relay.transaction_sync(sync) as sync_tx:
+                    sync_tx.publish_many([Event("orders", "Refused", {})] * count)
+    finally:
+        connection.execute("drop owned by clerk")
+        connection.execute("drop role clerk")
+    assert statuses(outbox_url) == {}
+
+
+async def test_a_database_without_an_outbox_is_told_what_to_run(database, rabbitmq):
+    relay = OutboxRelay(database, RabbitmqAccess(url=rabbitmq.url))
+    async with await psycopg.AsyncConnection.connect(database) as client:
+        with pytest.raises(SchemaError, match=r"no outbox.*run `headwater outbox init` first"):
+            async with relay.transaction(client) as tx:
+                await tx.publish("orders", "Refused", {})
+    with psycopg.connect(database) as sync:
+        with pytest.raises(SchemaError, match="no outbox"), relay.transaction_sync(sync) as sync_tx:
+            sync_tx.publish("orders", "Refused", {})
+
+
+async def test_what_a_trigger_of_the_application_may_not_do_is_not_taken_for_ours(start_relay, client, connection):
+    connection.execute("create table private (id int)")
+    connection.execute(
+        "create function spy() returns trigger language plpgsql as $$ begin perform from nowhere.near; return new; end $$"
+    )
+    connection.execute(
+        "create constraint trigger spy after insert on private deferrable initially deferred "
+        "for each row execute function spy()"
+    )
+    relay = await start_relay()
+    with pytest.raises(psycopg.errors.UndefinedTable, match=r"nowhere\.near"):
+        async with relay.transaction(client) as tx:
+            await tx.execute("insert into private values (1)")
+            await tx.publish("orders", "Undone", {})
 
 
 async def test_an_event_that_cannot_be_written_leaves_the_transaction_as_it_was(start_relay, client, queue, outbox_url):

@@ -237,3 +237,5 @@ async def test_every_version_of_the_server_is_served(start_relay, any_outbox_url
         assert execute_sync(connection, statements.revive_dead()) == 1
         (state,) = fetch_sync(connection, statements.relay_state())
     assert state.lanes == (16 if is_ordered else 0)
+    # Before its database is dropped, of which the end of the relay would tell.
+    await relay.stop()

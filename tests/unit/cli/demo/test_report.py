@@ -10,6 +10,7 @@ from headwater.cli.demo.events import EventReport
 from headwater.cli.demo.report import Lag, Report, Server, TableReport, Wal
 from headwater.cli.demo.show import print_report
 from headwater.cli.demo.tally import Large
+from headwater.cli.demo.topic import GroupReport, TopicReport
 from headwater.cli.demo.view import KINDS
 from headwater.model import Op
 
@@ -39,6 +40,7 @@ def report():
             away_seconds=1.6,
             drained_seconds=0.25,
         ),
+        topic=TopicReport(600, [GroupReport("billing", {"first": 350, "second": 250}, 0, 0, 0)], 2.5),
         seconds=12.0,
     )
 
@@ -85,11 +87,21 @@ def test_an_event_that_is_lost_or_came_twice_is_a_difference(report):
     assert twice.differences == ["0 of 500 events of the outbox are lost, 1 came twice"]
 
 
+def test_a_message_of_the_topic_that_a_group_has_not_had_or_twice_or_out_of_order_is_a_difference(report):
+    group = GroupReport("billing", {"first": 350, "second": 251}, lost=1, repeated=2, out_of_order=3)
+    wrong = dataclasses.replace(report, topic=dataclasses.replace(report.topic, groups=[group]))
+
+    assert wrong.differences == [
+        "group billing of the topic has lost 1 of 600 messages, got 2 twice and 3 out of order",
+    ]
+
+
 def test_the_report_for_programs_has_all_figures(report):
     given = report.as_json()
 
     assert given["events"]["while_away"] == 170
     assert given["events"]["away_seconds"] == 1.6
+    assert given["topic"]["groups"][0]["members"] == {"first": 350, "second": 250}
 
     assert given["equal"] is True
     assert given["tables"] == {
@@ -108,9 +120,10 @@ def test_the_report_for_people_says_that_all_is_equal_and_what_to_try_next(repor
     print_report(report)
 
     text = capsys.readouterr().out
-    assert "All 1,200 rows of 1 tables are equal in source and target, and no event was lost." in text
+    assert "All 1,200 rows of 1 tables are equal in source and target, and no event or message was lost." in text
     assert "1,000 rows, in the target 0.5 s after the commit: 2,000 rows/s" in text
     assert "median 125 ms, 99 % within 1.5 s, at most 2.0 s" in text
+    assert "600 messages, 350 and 250 by its two members; 0 lost, 0 repeated, 0 out of order" in text
     assert "headwater init" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
 

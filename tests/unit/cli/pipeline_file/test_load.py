@@ -159,7 +159,7 @@ def test_a_path_does_not_depend_on_where_the_program_runs(tmp_path, monkeypatch)
         (LEAST.replace("[source]", "[source]\nlane_by = 'row'"), "source.lane_by: must be table or key"),
         (
             LEAST.replace("noop", "sqs"),
-            "sinks[1].type: must be one of postgres, parquet, nats, rabbitmq, servicebus, kafka, console, noop",
+            "sinks[1].type: must be one of postgres, topic, parquet, nats, rabbitmq, servicebus, kafka, console, noop",
         ),
         (LEAST.replace('type = "noop"', 'name = "x"'), "sinks[1].type: is missing; write one of postgres"),
         (LEAST.replace("noop", "postgres"), "sinks[1].url: is missing"),

@@ -8,7 +8,7 @@ from headwater.errors import BrokerError, BrokerUnavailable
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.counts import Counts
 
-AWAY = BrokerUnavailable("away")
+AWAY, REFUSAL = BrokerUnavailable("away"), BrokerError("who are you")
 
 
 async def test_who_has_lost_the_broker_finds_it_again_and_no_other_for_him(caplog):
@@ -27,15 +27,29 @@ async def test_who_has_lost_the_broker_finds_it_again_and_no_other_for_him(caplo
     assert len(caplog.messages) == 2, "that it is away, and that it is back"
 
 
-async def test_what_no_waiting_cures_is_raised_until_we_were_let_in_once():
+async def test_that_the_broker_does_not_let_us_in_is_said_once_also_when_it_was_away_before(caplog):
+    caplog.set_level(logging.INFO)
+    availability = Availability(counts := Counts())
+    for error in (AWAY, REFUSAL, REFUSAL):
+        availability.lost(error, "publisher")
+        assert (availability.is_up, counts.is_broker_up) == (False, False)
+    availability.found("publisher")
+    assert (availability.is_up, counts.is_broker_up) == (True, True)
+    assert [message.split(": ")[-1] for message in caplog.messages] == [
+        "away",
+        "who are you",
+        "the broker is back, and what waits in the outbox is sent",
+    ]
+
+
+async def test_one_that_does_not_let_us_in_is_asked_less_often_than_one_that_is_away():
     availability = Availability(Counts())
-    with pytest.raises(BrokerError, match="who are you"):
-        availability.lost(BrokerError("who are you"))
-    assert not availability.is_up
-    availability.found()
-    assert availability.is_up
-    availability.lost(BrokerError("who are you"))
-    assert not availability.is_up
+    longest = []
+    for error in (AWAY, REFUSAL, AWAY):
+        availability.lost(error, "publisher")
+        longest.append(availability.pause(100, chance=1.0))
+        assert availability.pause(100, chance=0.0) == 0
+    assert longest == [2, 10, 2]
 
 
 class Checked:
@@ -58,13 +72,14 @@ async def test_a_broker_is_not_known_to_be_there_before_it_was_reached_and_that_
     assert caplog.messages == []
 
 
-async def test_a_broker_that_is_away_at_first_is_waited_for_and_one_that_refuses_us_is_not(caplog):
-    availability, broker = Availability(counts := Counts()), Checked(AWAY, AWAY, BrokerError("who are you"), None)
+async def test_a_broker_that_is_away_at_first_is_waited_for_and_one_that_refuses_us_at_the_start_is_not(caplog):
+    availability, broker = Availability(counts := Counts()), Checked(AWAY, AWAY, REFUSAL, REFUSAL, None)
     await availability.meet(broker, "publisher")
     assert not await availability.ask(broker, "publisher")
     assert (counts.is_broker_up, len(caplog.messages)) == (False, 1)
     with pytest.raises(BrokerError, match="who are you"):
         await availability.meet(broker, "publisher")
+    assert not await availability.ask(broker, "publisher")
     assert await availability.ask(broker, "publisher")
     assert counts.is_broker_up
 

@@ -62,12 +62,16 @@ class SchemaUse:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages of one table; `is_read` if they are rows of a whole table, of which others may be under way elsewhere."""
+    """Messages of one table; `is_read` if they are rows of a whole table, of which others may be under way elsewhere.
+
+    `places` are those of changes, where they are in JSON.
+    """
 
     messages: Messages
     letters: MakeLetters
     use: SchemaUse | None = None
     is_read: bool = False
+    places: Places | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +196,9 @@ class JsonParts:
         parts = []
         for one in self._messages(rows):
             ids = event_ids(frame.lineage, one.commit_lsn, one.ordinal)
-            none = np.zeros(len(one), np.int64)
-            places = Places(one.commit_lsn, one.ordinal, none, one.committed_at)
-            parts.append(Part(self._published(one, ids), _letters_of_frame(frame, places, self._whose)))
+            places = _places(one)
+            refused = _letters_of_frame(frame, places, self._whose)
+            parts.append(Part(self._published(one, ids), refused, places=places))
         return parts, letters
 
     def _of_chunk(self, chunk: Chunk) -> tuple[list[Part], list[Letter]]:
@@ -225,7 +229,7 @@ class JsonParts:
         def refused(reasons: Mapping[int, str]) -> list[Letter]:
             return [self._letter(rows, int(one.rows[place]), lineage, attempt, reason) for place, reason in reasons.items()]
 
-        return Part(self._published(one, ids), refused)
+        return Part(self._published(one, ids), refused, places=_places(one))
 
     def _letter(self, rows: pa.RecordBatch, row: int, lineage: Lineage, attempt: str, reason: str) -> Letter:
         envelope = _envelope(rows, row)
@@ -241,6 +245,10 @@ class JsonParts:
         subject = self._whose.names.subject(Kind.WAL, one.schema, one.table)
         table = f"{one.schema}.{one.table}"
         return Messages(subject, table, ids, one.ops, one.committed_at, one.payloads, one.unchanged, one.keys)
+
+
+def _places(one: JsonMessages) -> Places:
+    return Places(one.commit_lsn, one.ordinal, np.zeros(len(one), np.int64), one.committed_at)
 
 
 def _use(encoded: Encoded) -> SchemaUse:

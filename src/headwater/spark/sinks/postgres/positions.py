@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from headwater.errors import SinkError, SinkFenced
 from headwater.model import Lineage, Lsn
 from headwater.postgres.connect import Connection
-from headwater.postgres.statements import execute_sync
+from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.session import Address
 from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Table
 from headwater.spark.sinks.sink import Span
+
+
+def take_over(connection: Connection, address: Address) -> int:
+    """The number of this run, from which on no earlier one can write; waits for what they write, but not for ever."""
+    fetch_sync(connection, statements.limit_waiting(int(address.patience.total_seconds() * 1000)))
+    return fetch_sync(connection, statements.take_epoch(address.pipeline, address.sink))[0]
 
 
 def hold(

@@ -20,11 +20,11 @@ from headwater.postgres.statements import fetch_sync
 from headwater.spark.letters import Letter, OpenLetter, frame_of, is_attempt_of, list_open, prepare_letters
 from headwater.spark.settings import PostgresSinkSettings, SchemaChanges
 from headwater.spark.shape import Shape
-from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.follow import Follower, find_followed
 from headwater.spark.sinks.postgres.lane import Inputs, replay_change
 from headwater.spark.sinks.postgres.loading_statements import list_attempts
+from headwater.spark.sinks.postgres.positions import take_over
 from headwater.spark.sinks.postgres.prepare import (
     Expected,
     SourceTable,
@@ -117,7 +117,7 @@ class PostgresSink:
                 require_fit(connection, source, self._expected(connection, source))
                 create_missing(connection, source)
                 Follower(self._address, self._session).take_over(layouts)
-                return self._take_epoch(connection)
+                return take_over(connection, self._address)
 
         self._epoch = patiently(self._address, self._session, prepare)
         self._attempt = None
@@ -204,11 +204,6 @@ class PostgresSink:
         if self._lineage is None:
             raise SinkError(self.name, "it was not opened; call open() before the first batch")
         return self._lineage
-
-    def _take_epoch(self, connection: Connection) -> int:
-        pipeline, sink = self._address.pipeline, self._address.sink
-        fetch_sync(connection, statements.limit_waiting(int(self._address.patience.total_seconds() * 1000)))
-        return fetch_sync(connection, statements.take_epoch(pipeline, sink))[0]
 
     def _open_letters(self) -> tuple[OpenLetter, ...]:
         if not self._may_have_letters:

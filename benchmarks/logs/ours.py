@@ -1,0 +1,64 @@
+"""Ours: the writers of a process share a producer, and each reader is a subscriber of its group."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final, cast
+
+from benchmarks.logs import statements
+from benchmarks.logs.arms import Send
+from benchmarks.logs.load import Load, Reads
+from headwater.postgres.connect import Connection
+from headwater.postgres.statements import execute_sync, fetch_sync
+from headwater.topics import Message, Producer, Subscriber, SubscriberSettings, create_sync
+
+TOPIC: Final = "benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    lease: timedelta = timedelta(seconds=30)
+    retention: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "ours"
+
+    def prepare(self, connection: Connection, load: Load) -> None:
+        self.remove(connection)
+        create_sync(connection, TOPIC, partitions=load.partitions, retention=self.retention)
+
+    def remove(self, connection: Connection) -> None:
+        execute_sync(connection, statements.drop_topics())
+
+    def is_ready(self, connection: Connection, load: Load) -> bool:
+        return fetch_sync(connection, statements.count_owners()) == [load.groups * min(load.readers, load.partitions)]
+
+    @asynccontextmanager
+    async def senders(self, url: str, load: Load) -> AsyncIterator[Sequence[Send]]:
+        async with Producer(url, TOPIC) as producer:
+            one = partial(_send, producer)
+            yield [one] * load.writers
+
+    async def read(self, url: str, load: Load, group: str, member: int, reads: Reads) -> None:
+        settings = SubscriberSettings(max_messages=load.read_batch, lease=self.lease)
+        async with Subscriber(url, TOPIC, group=group, settings=settings) as subscriber:
+            async for batch in subscriber:
+                reads.note([cast("bytes", message.payload) for message in batch.messages], _ages(batch.messages))
+                began = time.time()
+                await batch.commit()
+                reads.seconds.append(time.time() - began)
+
+
+async def _send(producer: Producer, payloads: Sequence[bytes]) -> None:
+    if len(payloads) == 1:
+        await producer.send(Message(payloads[0]))
+    else:
+        await producer.send_many([Message(payload) for payload in payloads])
+
+
+def _ages(messages: Sequence[Message]) -> list[float]:
+    return [message.created_at.timestamp() if message.created_at else 0.0 for message in messages]

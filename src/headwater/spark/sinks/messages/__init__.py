@@ -1,0 +1,5 @@
+"""Tables of messages as sinks, for topics."""
+
+from headwater.spark.sinks.messages.sink import MessageTableSink
+
+__all__ = ["MessageTableSink"]

@@ -1,0 +1,263 @@
+"""Reading partitions that are this member's alone: in order, from positions in memory, with cursors that follow."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from headwater.errors import LeaseLost, PositionExpired
+from headwater.postgres.statements import Statement
+from headwater.topics import group_statements
+from headwater.topics.assign import moves
+from headwater.topics.burial import UNKNOWN, Burial
+from headwater.topics.group_session import GroupSession
+from headwater.topics.group_statements import Cursor, Group, Polled
+from headwater.topics.holding import Holding
+from headwater.topics.member import Member, gone
+from headwater.topics.message import Message
+from headwater.topics.reader import Found, number_staged
+from headwater.topics.statements import LogRow
+from headwater.topics.subscribe_settings import SubscriberSettings
+from headwater.topics.topic import Topic
+from headwater.topics.window import Part
+
+_log = logging.getLogger(__name__)
+
+
+class Owned:
+    """The partitions of a member change at the boundary of a batch: others get what is too much when it is committed."""
+
+    def __init__(
+        self, session: GroupSession, topic: Topic, group: Group, member: Member, settings: SubscriberSettings
+    ) -> None:
+        self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
+        self._burial = Burial(session, group)
+        self._holdings: dict[int, Holding] = {}
+        # The generation that the holdings are of, and the newest that a poll has seen.
+        self._generation = self._seen = -1
+        self._is_paused = self._is_refused = False
+        self._turn = 0
+
+    async def open(self) -> None:
+        await self._refresh()
+
+    async def poll(self) -> Found:
+        share, share_bytes = self._share(self._settings.max_messages), self._share(self._settings.max_bytes)
+        wanted = {
+            one.partition: one.buffer.read
+            for one in self._holdings.values()
+            if one.owed_since is None and len(one.buffer) < share
+        }
+        rows = await self._session.fetch(group_statements.poll(self._topic.id, self._group.id, wanted, share, share_bytes))
+        if not rows:
+            raise gone(self._group)
+        self._seen, self._is_paused = rows[0].generation, rows[0].is_paused
+        found = await self._add(rows)
+        if rows[0].has_staged and await number_staged(self._session, self._topic):
+            return Found.MORE
+        if self._is_paused:
+            return Found.NOTHING
+        if any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values()):
+            return Found.MORE
+        return Found.SOME if found else Found.NOTHING
+
+    async def take(self) -> Sequence[Part]:
+        if self._is_stale():
+            await self._refresh()
+        if self._is_paused:
+            return []
+        parts: list[Part] = []
+        room, room_bytes = self._settings.max_messages, self._settings.max_bytes
+        for holding in self._in_turn():
+            if holding.is_suspect and not self._settings.is_at_most_once:
+                if not parts and (alone := await self._take_alone(holding)) is not None:
+                    return [alone]
+            elif room > 0 and room_bytes > 0:
+                part = holding.take(room, room_bytes)
+                parts.append(part)
+                room -= len(part.offsets)
+                room_bytes -= sum(len(row.frame) for row in part.rows)
+        return sorted(parts, key=lambda part: part.partition)
+
+    async def commit(self, parts: Sequence[Part]) -> None:
+        waits = self._settings.commit_waits or self._settings.is_at_most_once
+        try:
+            await self._session.insist(self._settling(parts, [None] * len(parts), waits=waits), self._settings.lease)
+        except LeaseLost:
+            self.refused()
+            raise
+        self.committed(parts)
+
+    def committing(self, parts: Sequence[Part]) -> Statement[bool]:
+        return self._settling(parts, [part.first_offset for part in parts], waits=True)
+
+    def committed(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if (holding := self._held(part)) is not None:
+                holding.commit(part.next_offset)
+
+    def refused(self) -> None:
+        self._is_refused = True
+
+    async def bury(self, message: Message, part: Part, reason: str) -> None:
+        try:
+            await self._burial.of_one(message, part, reason)
+        except LeaseLost:
+            self.refused()
+            raise
+
+    async def fail(self, parts: Sequence[Part], reason: str) -> None:
+        partitions, epochs = [part.partition for part in parts], [part.epoch for part in parts]
+        holdings = [holding for part in parts if (holding := self._held(part)) is not None]
+        if len(parts) == 1 and holdings and parts[0].first_offset <= holdings[0].suspect_until:
+            await self._bury_all(parts[0], reason)
+            return
+        await self._session.execute(group_statements.count_failure(self._group.id, partitions, epochs))
+        for holding in holdings:
+            holding.attempts += 1
+            holding.rewind()
+            await self._suspect(holding)
+
+    async def leave(self) -> None:
+        given = [one.partition for one in self._holdings.values() if not one.is_clean]
+        await self._session.execute(group_statements.leave_group(self._group.id, self._member.id, given))
+
+    def _share(self, most: int) -> int:
+        """What is read of one partition at a time."""
+        return max(1, most // max(1, len(self._holdings)))
+
+    def _held(self, part: Part) -> Holding | None:
+        """What it is a part of, if that is of the same epoch."""
+        holding = self._holdings.get(part.partition)
+        return holding if holding is not None and holding.epoch == part.epoch else None
+
+    def _in_turn(self) -> list[Holding]:
+        """Those of which something is there, each one the first in turn."""
+        holdings = [self._holdings[partition] for partition in sorted(self._holdings)]
+        self._turn = (self._turn + 1) % max(1, len(holdings))
+        return [
+            one for one in holdings[self._turn :] + holdings[: self._turn] if one.owed_since is None and len(one.buffer) > 0
+        ]
+
+    def _settling(self, parts: Sequence[Part], firsts: Sequence[int | None], *, waits: bool) -> Statement[bool]:
+        return group_statements.settle(
+            self._group.id,
+            [part.partition for part in parts],
+            [part.epoch for part in parts],
+            [part.next_offset for part in parts],
+            firsts,
+            waits=waits,
+        )
+
+    async def _add(self, rows: Iterable[Polled]) -> bool:
+        """Keep what was read; whether there was something."""
+        found = False
+        for row in rows:
+            if row.partition is None:
+                continue
+            holding, first = self._holdings[row.partition], row.last_offset - row.count + 1
+            if first > holding.buffer.read:
+                await self._skip(holding, first)
+            if first <= holding.buffer.read <= row.last_offset:
+                found = True
+                holding.buffer.add(LogRow(row.partition, row.last_offset, row.count, row.codec, row.created_at, row.frame))
+        return found
+
+    async def _skip(self, holding: Holding, oldest: int) -> None:
+        """Go on at the oldest that is left, once all before it is dealt with."""
+        if len(holding.buffer) > 0 or not holding.is_clean:
+            return
+        place = f"partition {holding.partition} of topic {self._topic.name!r}"
+        if self._settings.on_expired == "fail":
+            raise PositionExpired(place, holding.buffer.read, oldest)
+        _log.warning("messages %d to %d of %s were removed before they were read", holding.committed, oldest - 1, place)
+        await self.commit([Part(holding.partition, holding.epoch, range(holding.committed, oldest), [])])
+        holding.rewind()
+
+    async def _suspect(self, holding: Holding) -> None:
+        """What was given out too often goes out one by one from here on."""
+        is_alone = holding.committed <= holding.suspect_until
+        if self._settings.is_at_most_once or is_alone or holding.attempts < self._settings.max_attempts:
+            return
+        holding.suspect_until, holding.attempts = holding.committed + self._settings.max_messages - 1, 0
+        await self._note_suspect(holding)
+
+    async def _take_alone(self, holding: Holding) -> Part | None:
+        """One message, of which is written down first that it is given out; one that was before is dead."""
+        was_given = holding.attempts > 0
+        if not was_given:
+            holding.attempts = 1
+            await self._note_suspect(holding)
+        part = holding.take(1, 1)
+        if not was_given:
+            return part
+        try:
+            await self._bury_all(part, UNKNOWN)
+        except BaseException:
+            # It was taken, and is neither given out nor dead: begin again at the cursor.
+            self.refused()
+            raise
+        return None
+
+    async def _note_suspect(self, holding: Holding) -> None:
+        await self._session.execute(
+            group_statements.suspect(
+                self._group.id, holding.partition, holding.epoch, holding.suspect_until, holding.attempts
+            )
+        )
+
+    async def _bury_all(self, part: Part, reason: str) -> None:
+        await self._burial.of_all(part, reason)
+        await self.commit([part])
+
+    def _is_stale(self) -> bool:
+        return self._is_refused or self._seen > self._generation or any(map(self._may_go, self._holdings.values()))
+
+    def _may_go(self, holding: Holding) -> bool:
+        """Whether it is owed, and need not be waited for any more: nothing is open, or that has taken too long."""
+        if holding.owed_since is None:
+            return False
+        return holding.is_clean or time.monotonic() - holding.owed_since > self._settings.lease.total_seconds()
+
+    async def _refresh(self) -> None:
+        """Agree with the others on what is whose."""
+        if self._is_refused:
+            self._holdings, self._is_refused = {}, False
+        while True:
+            there = await self._member.others()
+            cursors = await self._session.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
+            owners = {cursor.partition: cursor.member for cursor in cursors}
+            wanted = moves(there.members, owners)
+            due = {one: heir for one, heir in wanted.items() if self._is_due(one, owners[one], there.members)}
+            if not due:
+                break
+            # Done by us or, if the generation has passed, by somebody else: look again.
+            await self._session.execute(
+                group_statements.assign_partitions(self._group.id, there.generation, self._member.id, due)
+            )
+        self._generation = there.generation
+        await self._adopt(cursors, wanted.keys())
+
+    def _is_due(self, partition: int, owner: UUID | None, members: Sequence[UUID]) -> bool:
+        """Whether a partition can change hands now: nobody has it, or this member, who may give it up."""
+        if owner == self._member.id:
+            holding = self._holdings.get(partition)
+            return holding is None or holding.is_clean or self._may_go(holding)
+        return owner not in members
+
+    async def _adopt(self, cursors: Sequence[Cursor], leaving: Iterable[int]) -> None:
+        held, owed = self._holdings, set(leaving)
+        self._holdings = {}
+        for cursor in cursors:
+            if cursor.member != self._member.id:
+                continue
+            holding = held.get(cursor.partition)
+            is_new = holding is None or holding.epoch != cursor.epoch
+            if holding is None or is_new:
+                holding = Holding.of(cursor)
+            self._holdings[cursor.partition] = holding
+            holding.owed_since = (holding.owed_since or time.monotonic()) if cursor.partition in owed else None
+            if is_new:
+                await self._suspect(holding)
+                if cursor.first_offset > cursor.next_offset:
+                    await self._skip(holding, cursor.first_offset)

@@ -1,0 +1,41 @@
+"""What a subscriber needs of either kind of reading: by partitions of its own, or by shared ranges."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from headwater.topics import statements
+from headwater.topics.batch import Giver
+from headwater.topics.group_session import GroupSession
+from headwater.topics.topic import Topic
+from headwater.topics.window import Part
+
+
+class Found(Enum):
+    """What a poll has found, and so when the next one is due."""
+
+    NOTHING = "later"
+    SOME = "soon"
+    MORE = "at once"
+
+
+class Reader(Giver, Protocol):
+    async def open(self) -> None: ...
+
+    async def poll(self) -> Found:
+        """Read what is next into memory, maybe while the caller still works on a batch."""
+
+    async def take(self) -> Sequence[Part]:
+        """What goes out now, in the order of partitions; nothing if nothing is there."""
+
+    async def fail(self, parts: Sequence[Part], reason: str) -> None:
+        """What was given out has failed: it comes again, or is a dead letter."""
+
+    async def leave(self) -> None:
+        """Give everything up for others; what was not committed stays so."""
+
+
+async def number_staged(session: GroupSession, topic: Topic) -> bool:
+    """Give offsets to what was appended in transactions; whether there was something, and it was us who did."""
+    (numbered,) = await session.fetch(statements.number_staged(topic.id))
+    return numbered > 0

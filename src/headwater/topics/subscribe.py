@@ -1,0 +1,215 @@
+"""Reading a topic as a member of a group: batches for as long as they are asked for, and the next one read ahead."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self, cast
+
+from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost
+from headwater.postgres.backoff import Backoff
+from headwater.topics.batch import Batch
+from headwater.topics.group import open_group
+from headwater.topics.group_session import BACKOFF, GroupSession
+from headwater.topics.member import Member
+from headwater.topics.owned import Owned
+from headwater.topics.reader import Found, Reader
+from headwater.topics.shared import Shared
+from headwater.topics.subscribe_settings import SubscriberSettings
+from headwater.topics.topic import find
+from headwater.topics.upkeep import Upkeep
+from headwater.topics.wake import Wake
+from headwater.topics.window import Part
+
+_log = logging.getLogger(__name__)
+
+# A server that does not answer for so long is taken for gone: a network that swallows everything gives no other sign.
+_ANSWER_WITHIN: Final = timedelta(seconds=30)
+# To give up what it has; what is not given up by then is others' when the lease ends.
+_LEAVE_SECONDS: Final = 5.0
+# After a handler has failed, longer each time.
+_FAILED: Final = Backoff(first=timedelta(milliseconds=100), longest=timedelta(seconds=30))
+
+
+class Subscriber:
+    """A member of a group, on one connection, and another one to be woken by; use it in one event loop.
+
+    `async for batch in subscriber` gives batches for ever. Within `async with` it may be left and taken up again; without,
+    it is closed when the loop is left. Lost connections are made again; `listen_url` is for those whose `url` leads to a
+    pooler in transaction mode.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        group: str,
+        settings: SubscriberSettings | None = None,
+        listen_url: str | None = None,
+    ) -> None:
+        self._topic, self._group, self._settings = topic, group, settings or SubscriberSettings()
+        self._url, self._listen_url = url, listen_url or url
+        self._session = GroupSession(url, _ANSWER_WITHIN)
+        self._wake = Wake(self._settings)
+        self._reader: Reader | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ahead: asyncio.Task[Found] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        is_ours = self._reader is None
+        if is_ours:
+            await self.__aenter__()
+        try:
+            while self._reader is not None and (batch := await self._next(self._reader)) is not None:
+                yield batch
+        finally:
+            if is_ours:
+                await self.close()
+
+    async def run(self, handler: Callable[[Batch], Awaitable[object]]) -> None:
+        """Give batches to a handler, for ever, and commit each one that it has dealt with.
+
+        One for which it raises comes again after a while, and what fails again and again is a dead letter; with at-most-once
+        it is only said.
+        """
+        failures = 0
+        async for batch in self:
+            try:
+                await handler(batch)
+                await batch.commit()
+                failures = 0
+            except LeaseLost as exc:
+                _log.warning("a batch was not committed: %s", exc)
+            except Exception as exc:  # noqa: BLE001 - whatever it is, others have their turn
+                failures += 1
+                _log.warning("a batch of topic %r failed in group %r", self._topic, self._group, exc_info=exc)
+                await self._failed(batch, f"{type(exc).__name__}: {exc}")
+                await asyncio.sleep(_FAILED.after(failures, random.random()).total_seconds())
+
+    async def close(self) -> None:
+        """Give everything up for others, at once; what was not committed stays so."""
+        reader, self._reader = self._reader, None
+        tasks = [*self._tasks, *([self._ahead] if self._ahead is not None else [])]
+        self._tasks, self._ahead = [], None
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if reader is not None:
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await reader.leave()
+        except (HeadwaterError, TimeoutError) as exc:
+            _log.warning("a member could not leave its group, and is gone when its lease ends: %s", exc)
+        finally:
+            await self._session.close()
+
+    async def _open(self) -> None:
+        connection = await self._session.opened()
+        topic = await find(connection, self._topic)
+        group = await open_group(connection, topic, self._group, self._settings.mode, self._settings.start)
+        member = Member(self._session, topic, group, self._settings.lease)
+        kind = Owned if self._settings.mode == "partition" else Shared
+        await member.join()
+        self._reader = kind(self._session, topic, group, member, self._settings)
+        await self._reader.open()
+        self._tasks.append(asyncio.create_task(member.run(), name=f"member of {self._group}"))
+        if self._settings.listens:
+            self._tasks.append(asyncio.create_task(self._wake.listen(self._listen_url, topic.id)))
+        if self._settings.maintain_every is not None:
+            upkeep = Upkeep(self._url, self._topic, self._settings.maintain_every)
+            self._tasks.append(asyncio.create_task(upkeep.run(), name=f"upkeep of {self._topic}"))
+
+    async def _next(self, reader: Reader) -> Batch | None:
+        failures = 0
+        while self._reader is reader:
+            try:
+                return await self._batch(reader)
+            except LeaseLost:
+                continue
+            except ConnectionLost as exc:
+                failures += 1
+                wait = BACKOFF.after(failures, random.random()).total_seconds()
+                _log.warning("topic %r cannot be read, again in %.1f s: %s", self._topic, wait, exc)
+                await asyncio.sleep(wait)
+        return None
+
+    async def _batch(self, reader: Reader) -> Batch | None:
+        while self._reader is reader:
+            found = await self._polled(reader)
+            if self._reader is not reader:
+                break
+            parts = await self._given(reader)
+            if parts:
+                self._wake.found()
+                self._ahead = asyncio.create_task(self._read_ahead(reader, found))
+                return Batch(parts, reader, is_committed=self._settings.is_at_most_once)
+            match found:
+                case Found.NOTHING:
+                    await self._wake.wait()
+                case Found.SOME:
+                    await self._wake.pace()
+                case Found.MORE:
+                    pass
+        return None
+
+    async def _polled(self, reader: Reader) -> Found:
+        """What was read ahead, or is read now."""
+        if self._ahead is None:
+            return await self._poll(reader)
+        try:
+            found = await self._ahead
+        except asyncio.CancelledError:
+            # By close, unless it was the caller who was cancelled.
+            if self._reader is reader or cast("asyncio.Task[object]", asyncio.current_task()).cancelling():
+                raise
+            return Found.NOTHING
+        finally:
+            self._ahead = None
+        return found
+
+    async def _given(self, reader: Reader) -> Sequence[Part]:
+        """What goes out; at most once means that it is committed before."""
+        parts = await reader.take()
+        if parts and self._settings.is_at_most_once:
+            try:
+                await reader.commit(parts)
+            except BaseException:
+                reader.refused()
+                raise
+        return parts
+
+    async def _poll(self, reader: Reader) -> Found:
+        self._wake.polled()
+        return await reader.poll()
+
+    async def _read_ahead(self, reader: Reader, found: Found) -> Found:
+        if found is not Found.MORE:
+            await self._wake.pace()
+        return await self._poll(reader)
+
+    async def _failed(self, batch: Batch, reason: str) -> None:
+        if self._reader is None or self._settings.is_at_most_once:
+            return
+        # What it has read is after what comes again.
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            with suppress(HeadwaterError):
+                await ahead
+        with suppress(ConnectionLost, LeaseLost):
+            await self._reader.fail(batch.parts, reason)

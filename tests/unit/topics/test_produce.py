@@ -1,0 +1,142 @@
+"""How a producer gathers messages: who waits, who goes together, and what each is told."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from headwater.errors import SettingsError, TopicError
+from headwater.topics import Placed, ProducerSettings
+from headwater.topics.gather import Gathering, settle
+from headwater.topics.message import Encoded
+from headwater.topics.produce import place_messages
+
+
+def message(size=10):
+    return Encoded(bytes(size), None, b"", size)
+
+
+def gathering(**settings):
+    return Gathering(ProducerSettings(**settings))
+
+
+async def test_all_that_waits_is_taken_at_once_up_to_the_bytes_of_a_batch():
+    waiting = gathering(batch_bytes=25)
+    for _ in range(4):
+        await waiting.put([message()], 10)
+    await waiting.put([message(100)], 100)
+    assert [len(await waiting.take()) for _ in range(3)] == [2, 2, 1]
+
+
+async def test_one_who_takes_waits_for_the_first_message():
+    waiting = gathering()
+    taking = asyncio.create_task(waiting.take())
+    await asyncio.sleep(0)
+    assert not taking.done()
+    await waiting.put([message()], 10)
+    assert len(await taking) == 1
+
+
+async def test_those_who_linger_take_what_comes_meanwhile_and_no_longer_than_until_the_batch_is_full():
+    waiting = gathering(linger=timedelta(hours=1), batch_bytes=25)
+    taking = asyncio.create_task(waiting.take())
+    for _ in range(2):
+        await waiting.put([message()], 10)
+        await asyncio.sleep(0)
+        assert not taking.done()
+    await waiting.put([message()], 10)
+    assert len(await taking) == 2
+
+
+async def test_lingering_ends_with_its_time_and_with_the_close():
+    waiting = gathering(linger=timedelta(milliseconds=1))
+    await waiting.put([message()], 10)
+    assert len(await waiting.take()) == 1
+    waiting = gathering(linger=timedelta(hours=1))
+    await waiting.put([message()], 10)
+    taking = asyncio.create_task(waiting.take())
+    await asyncio.sleep(0)
+    waiting.close()
+    assert len(await taking) == 1
+
+
+@pytest.mark.parametrize("limit", [{"waiting_messages": 2}, {"waiting_bytes": 20}])
+async def test_who_has_no_room_waits_until_some_is_taken(limit):
+    waiting = gathering(**limit)
+    for _ in range(2):
+        await waiting.put([message()], 10)
+    blocked = asyncio.create_task(waiting.put([message()], 10))
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    assert len(await waiting.take()) == 2
+    await blocked
+    assert len(await waiting.take()) == 1
+
+
+async def test_what_waits_for_room_is_taken_also_after_the_close():
+    waiting = gathering(waiting_messages=1)
+    await waiting.put([message()], 10)
+    blocked = asyncio.create_task(waiting.put([message()], 10))
+    await asyncio.sleep(0)
+    waiting.close()
+    with pytest.raises(TopicError, match="the producer is closed"):
+        await waiting.put([message()], 10)
+    assert [len(await waiting.take()) for _ in range(3)] == [1, 1, 0]
+    await blocked
+
+
+async def test_all_who_wait_are_told_when_it_fails():
+    waiting = gathering(waiting_messages=1)
+    placed = await waiting.put([message()], 10)
+    blocked = asyncio.create_task(waiting.put([message()], 10))
+    await asyncio.sleep(0)
+    waiting.fail(TopicError("lost"))
+    for told in (placed, blocked):
+        with pytest.raises(TopicError, match="lost"):
+            await told
+
+
+async def test_one_who_was_cancelled_is_not_sent():
+    waiting = gathering()
+    cancelled, kept = await waiting.put([message()], 10), await waiting.put([message()], 10)
+    cancelled.cancel()
+    (sending,) = await waiting.take()
+    assert sending.placed is kept
+
+
+async def test_each_sender_is_told_its_own_places():
+    waiting = gathering()
+    futures = [await waiting.put([message()] * count, 10 * count) for count in (2, 1, 3)]
+    batch = await waiting.take()
+    futures[1].cancel()
+    settle(batch, [Placed(0, offset) for offset in range(6)])
+    assert [place.offset for place in await futures[0]] == [0, 1]
+    assert [place.offset for place in await futures[2]] == [3, 4, 5]
+
+
+def test_places_follow_from_the_first_offsets_of_frames():
+    frames = [(0, 10), (0, 12), (3, 5)]
+    assert list(place_messages(frames, [3, 0, 0, 3, 0])) == [
+        Placed(3, 5),
+        Placed(0, 10),
+        Placed(0, 11),
+        Placed(3, 6),
+        Placed(0, 12),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("batch_bytes", 0, "batch_bytes of the producer is 0; give 1 or more"),
+        ("batch_bytes", True, "batch_bytes of the producer is True; give a whole number"),
+        ("linger", 5, "linger of the producer is 5; give a timedelta"),
+        ("linger", timedelta(seconds=-1), "linger of the producer is -1 s; give 0 s or more"),
+        ("give_up_after", timedelta(0), "give_up_after of the producer is 0 s; give a time that is more than 0 s"),
+        ("maintain_every", timedelta(0), "maintain_every of the producer is 0 s; give a time"),
+        ("rings", "yes", "rings of the producer is 'yes'; give True or False"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(name, value, said):
+    with pytest.raises(SettingsError, match=said):
+        ProducerSettings(**{name: value})
