@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 
 from headwater.errors import HeadwaterError
@@ -20,13 +21,14 @@ class Bell:
 
     def __init__(self, url: str, topic_id: int, settings: ProducerSettings) -> None:
         self._session = Session(url, "headwater bell", settings.answer_within)
-        self._statement, self._every = produce_statements.ring_aside(topic_id), settings.ring_every.total_seconds()
-        self._is_asked = False
+        self._topic_id, self._every = topic_id, settings.ring_every.total_seconds()
+        self._partitions: set[int] = set()
         self._woken, self._closing = asyncio.Event(), asyncio.Event()
         self._ringer = asyncio.create_task(self._run(), name=f"bell of topic {topic_id}")
 
-    def ring(self) -> None:
-        self._is_asked = True
+    def ring(self, partitions: Iterable[int]) -> None:
+        """For those who read some partitions."""
+        self._partitions.update(partitions)
         self._woken.set()
 
     async def close(self) -> None:
@@ -36,9 +38,8 @@ class Bell:
         await leave(self._ringer, self._session, seconds=1)
 
     async def _run(self) -> None:
-        while self._is_asked or not self._closing.is_set():
-            if self._is_asked:
-                self._is_asked = False
+        while self._partitions or not self._closing.is_set():
+            if self._partitions:
                 await self._ring()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self._every)
@@ -47,7 +48,8 @@ class Bell:
                 await self._woken.wait()
 
     async def _ring(self) -> None:
+        partitions, self._partitions = self._partitions, set()
         try:
-            await self._session.fetch(self._statement)
+            await self._session.fetch(produce_statements.ring_aside(self._topic_id, partitions))
         except HeadwaterError as exc:
             _log.debug("those who wait for the topic were not woken: %s", exc)

@@ -61,6 +61,9 @@ class Owned:
             return Found.MORE
         return Found.SOME if found else Found.NOTHING
 
+    def concerns(self, partitions: Sequence[int]) -> bool:
+        return not partitions or any(partition in self._holdings for partition in partitions)
+
     async def take(self) -> Sequence[Part]:
         if self._is_stale():
             await self._refresh()

@@ -121,8 +121,6 @@ class Producer:
                 fail(sendings, self._too_late())
                 raise
             settle(sendings, placed)
-            if self._bell is not None:
-                self._bell.ring()
 
     async def _append(self, topic: Topic, messages: Sequence[Encoded]) -> tuple[Topic, Iterator[Placed]]:
         self._sequence += 1
@@ -131,6 +129,8 @@ class Producer:
         appended = await self._insist(
             produce_statements.append_batch(topic.id, partitions, frames, self._id, self._sequence)
         )
+        if self._bell is not None:
+            self._bell.ring(partitions)
         firsts = zip(partitions, appended.first_offsets, strict=True)
         placed = place_messages(firsts, (partition_for(topic, message, unkeyed) for message in messages))
         # Others may have added partitions; from here on the keys lead to them too.

@@ -1,6 +1,6 @@
 """The SQL of producers: statements with their parameters and rows named."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -28,5 +28,5 @@ def append_batch(
     )
 
 
-def ring_aside(topic_id: int) -> Statement[bool]:
-    return SQL["ring_aside"].bind(bool, topic_id=topic_id)
+def ring_aside(topic_id: int, partitions: Iterable[int]) -> Statement[bool]:
+    return SQL["ring_aside"].bind(bool, topic_id=topic_id, partitions=",".join(str(one) for one in partitions))

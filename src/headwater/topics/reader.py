@@ -25,6 +25,9 @@ class Reader(Giver, Protocol):
     async def poll(self) -> Found:
         """Read what is next into memory, maybe while the caller still works on a batch."""
 
+    def concerns(self, partitions: Sequence[int]) -> bool:
+        """Whether news of some partitions, or of any if none are named, may be for this reader."""
+
     async def take(self) -> Sequence[Part]:
         """What goes out now, in the order of partitions; nothing if nothing is there."""
 

@@ -55,6 +55,9 @@ class Shared:
             return Found.MORE
         return await self._claim(known) if looked.has_free or looked.has_new else Found.NOTHING
 
+    def concerns(self, partitions: Sequence[int]) -> bool:
+        return True
+
     async def take(self) -> Sequence[Part]:
         while self._ready and not self._is_paused:
             # Here until it is known what becomes of it.

@@ -130,7 +130,7 @@ class Subscriber:
         await self._reader.open()
         self._tasks.append(asyncio.create_task(member.run(), name=f"member of {self._group}"))
         if self._settings.listens:
-            self._tasks.append(asyncio.create_task(self._wake.listen(self._listen_url, topic.id)))
+            self._tasks.append(asyncio.create_task(self._wake.listen(self._listen_url, topic.id, self._reader.concerns)))
         if self._settings.maintain_every is not None:
             upkeep = Upkeep(self._url, self._topic, self._settings.maintain_every)
             self._tasks.append(asyncio.create_task(upkeep.run(), name=f"upkeep of {self._topic}"))
@@ -156,14 +156,13 @@ class Subscriber:
                 break
             parts = await self._given(reader)
             if parts:
-                self._wake.found()
                 self._ahead = asyncio.create_task(self._read_ahead(reader, found))
                 return Batch(parts, reader, is_committed=self._settings.is_at_most_once)
             match found:
                 case Found.NOTHING:
                     await self._wake.wait()
                 case Found.SOME:
-                    await self._wake.pace()
+                    await self._wake.pause()
                 case Found.MORE:
                     pass
         return None
@@ -195,12 +194,14 @@ class Subscriber:
         return parts
 
     async def _poll(self, reader: Reader) -> Found:
-        self._wake.polled()
-        return await reader.poll()
+        self._wake.begin()
+        found = await reader.poll()
+        self._wake.end(has_found=found is not Found.NOTHING)
+        return found
 
     async def _read_ahead(self, reader: Reader, found: Found) -> Found:
         if found is not Found.MORE:
-            await self._wake.pace()
+            await self._wake.wait()
         return await self._poll(reader)
 
     async def _failed(self, batch: Batch, reason: str) -> None:

@@ -3,50 +3,68 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 
 from headwater.errors import HeadwaterError
-from headwater.postgres.listen import ListenSettings, listen
+from headwater.postgres.listen import Listening, ListenSettings, listen
 from headwater.topics.subscribe_settings import SubscriberSettings
 
 _log = logging.getLogger(__name__)
 
 
 class Wake:
-    """What it hears is only when to look; nothing is missed by one who hears nothing."""
+    """What it hears is only when to look; nothing is missed by one who hears nothing.
+
+    While messages are found when the bell has rung, and not otherwise, nobody looks without it but for the longest wait.
+    """
 
     def __init__(self, settings: SubscriberSettings) -> None:
         self._least, self._longest = settings.poll_least.total_seconds(), settings.poll_longest.total_seconds()
         self._wait = self._least
-        self._polled = 0.0
+        # Of the last poll: when it began, and the end of the pause after it.
+        self._began = self._paused_until = 0.0
         self._rung = asyncio.Event()
+        self._was_rung = self._is_rung_for_all = False
 
-    async def listen(self, url: str, topic_id: int) -> None:
-        """Hear the bell of a topic, until cancelled."""
+    async def listen(self, url: str, topic_id: int, concerns: Callable[[Sequence[int]], bool]) -> None:
+        """Hear the bell of a topic, where it concerns the reader, until cancelled."""
         settings = ListenSettings(url=url, channels=[f"headwater_topic_{topic_id}"], application_name="headwater bell")
         try:
             async with aclosing(listen(settings)) as heard:
-                async for _ in heard:
-                    self._rung.set()
+                async for one in heard:
+                    if isinstance(one, Listening) or concerns(partitions_of(one.payload)):
+                        self._rung.set()
         except HeadwaterError as exc:
+            self._is_rung_for_all = False
             _log.warning("the bell of a topic cannot be heard, and messages are noticed by polling: %s", exc)
 
-    async def pace(self) -> None:
-        """Before a poll that follows upon one which found something: leave time for more to come."""
-        await asyncio.sleep(self._polled + self._least - time.monotonic())
-
-    def polled(self) -> None:
-        """Just now; who rings from now on is heard."""
-        self._polled = time.monotonic()
+    def begin(self) -> None:
+        """A poll; who rings from now on is heard."""
+        self._began = time.monotonic()
+        self._was_rung = self._rung.is_set()
         self._rung.clear()
 
-    def found(self) -> None:
-        self._wait = self._least
+    def end(self, *, has_found: bool) -> None:
+        """What it took is time to leave others too: then polls have more to find, the busier the server is."""
+        now = time.monotonic()
+        self._paused_until = max(self._began + self._least, now + min(now - self._began, self._longest))
+        if has_found:
+            self._wait, self._is_rung_for_all = self._least, self._was_rung
+
+    async def pause(self) -> None:
+        """Before a poll that follows upon another: leave time for more to come."""
+        await asyncio.sleep(self._paused_until - time.monotonic())
 
     async def wait(self) -> None:
-        """After a poll that found nothing."""
+        """After a poll that found nothing, or nothing more."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._wait):
+            async with asyncio.timeout(self._longest if self._is_rung_for_all else self._wait):
                 await self._rung.wait()
-        await self.pace()
+        await self.pause()
         self._wait = min(self._longest, 2 * self._wait)
+
+
+def partitions_of(payload: str) -> list[int]:
+    """Which partitions a notification is about; none are named where it may be any. Pure."""
+    return [int(one) for one in payload.split(",") if one.isdecimal()]

@@ -204,14 +204,15 @@ delete from headwater.topic_member as member
 -- name: poll
 -- How the group is, and the frames from an offset of each partition on: at most so many messages and bytes of each, up to the
 -- end of the frame in which that is reached. That frame is found first, so that the range has two ends: whatever the planner
--- makes of it, it is short. Writes nothing. The table stands for that of the topic.
+-- makes of it, it is short. Writes nothing. The arrays are those of a select, so that the planner cannot know how long they
+-- are: one plan serves all polls then, and planning would cost more than reading. The table stands for that of the topic.
 select reader.generation, reader.is_paused,
        exists (select from headwater.topic_commit as waiting where waiting.topic_id = %(topic_id)s) as has_staged,
        log.partition, log.last_offset, log.count, log.codec, log.created_at, log.frame
   from headwater.topic_group as reader
   left join lateral (
        select sized.partition, sized.last_offset, sized.count, sized.codec, sized.created_at, sized.frame
-         from unnest(%(partitions)b::integer[], %(offsets)b::bigint[]) as wanted (partition, next_offset)
+         from unnest((select %(partitions)b::integer[]), (select %(offsets)b::bigint[])) as wanted (partition, next_offset)
         cross join lateral (
               select frames.partition, frames.last_offset, frames.count, frames.codec, frames.created_at, frames.frame,
                      sum(octet_length(frames.frame)) over (order by frames.last_offset) - octet_length(frames.frame)

@@ -8,6 +8,6 @@ select headwater.topic_append_1(
        (select topic.partitions from headwater.topic where topic.id = %(topic_id)s) as partitions;
 
 -- name: ring_aside
--- Wake those who wait for a topic, after a commit. A notification is nothing that lasts, so its commit waits for no disk.
+-- Wake those who wait for partitions of a topic, after a commit. A notification is nothing that lasts, so its commit waits for no disk.
 select pg_catalog.set_config('synchronous_commit', 'off', true) is not null
-   and pg_catalog.pg_notify('headwater_topic_' || %(topic_id)s, '') is not null;
+   and pg_catalog.pg_notify('headwater_topic_' || %(topic_id)s, %(partitions)s) is not null;
