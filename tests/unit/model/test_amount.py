@@ -16,6 +16,8 @@ from headwater.model.amount import parse_duration, parse_size
         ("3m", timedelta(minutes=3)),
         ("1h", timedelta(hours=1)),
         ("7 days", timedelta(days=7)),
+        ("2 minutes", timedelta(minutes=2)),
+        ("1 hour", timedelta(hours=1)),
     ],
 )
 def test_durations(written, meant):
