@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -68,6 +68,17 @@ class Reading:
 async def reading(url: str, topic: str, group: str, settings: SubscriberSettings | None = None) -> AsyncIterator[Reading]:
     async with Subscriber(url, topic, group, settings or quick()) as subscriber:
         yield Reading(subscriber)
+
+
+@asynccontextmanager
+async def running(subscriber: Subscriber, handler: Callable[[Batch], Awaitable[object]]) -> AsyncIterator[None]:
+    """A subscriber that gives batches to a handler meanwhile."""
+    task = asyncio.create_task(subscriber.run(handler))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until(probe: Callable[[], T], *, seconds: float = 15) -> T:

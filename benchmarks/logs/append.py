@@ -25,7 +25,7 @@ from headwater.topics import Message, Topic, append, create_sync, number, prepar
 from headwater.topics.append import frame_messages
 from headwater.topics.frame import Framed
 from headwater.topics.message import encode_message
-from headwater.topics.statements import append_frames
+from headwater.topics.statements import append_held, hold_partitions
 
 CONCURRENT: Final = 16
 WORK_SECONDS: Final = 0.005
@@ -59,7 +59,9 @@ async def deferred(connection: AsyncConnection, topic: Topic, message: Message) 
 
 
 async def locked(connection: AsyncConnection, topic: Topic, message: Message) -> None:
-    await fetch(connection, append_frames(topic.id, *_framed(topic, message)))
+    partitions, frames = _framed(topic, message)
+    await fetch(connection, hold_partitions(topic.id, partitions))
+    await fetch(connection, append_held(topic.id, partitions, frames))
 
 
 Way = Callable[[AsyncConnection, Topic, Message], Awaitable[None]]

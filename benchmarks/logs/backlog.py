@@ -27,7 +27,7 @@ from headwater.spark.sources import register
 from headwater.topics import Message, create_sync, prepare_topics
 from headwater.topics.frame import encode_frame
 from headwater.topics.message import encode_message
-from headwater.topics.statements import append_frames
+from headwater.topics.statements import append_held
 
 PARTITIONS: Final = 4
 MESSAGE_BYTES: Final = 100
@@ -80,7 +80,7 @@ def fill(connection: Connection, messages: int) -> int:
         payloads = [os.urandom(MESSAGE_BYTES) for _ in range(FRAME_MESSAGES)]
         frame = encode_frame([encode_message(Message(payload), topic.max_bytes) for payload in payloads], compresses=False)
         partitions = [place % PARTITIONS for place in range(FRAMES)]
-        (firsts,) = fetch_sync(connection, append_frames(topic.id, partitions, [frame] * FRAMES))
+        (firsts,) = fetch_sync(connection, append_held(topic.id, partitions, [frame] * FRAMES))
         execute_sync(connection, statements.insert_copied(partitions, firsts, payloads))
     execute_sync(connection, statements.vacuum_copied())
     return appends * FRAME_MESSAGES * FRAMES

@@ -6,6 +6,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from headwater.errors import OutboxError
+from headwater.postgres.caller import async_fault, sync_fault
 
 AnyConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -25,19 +26,11 @@ def require_transaction(connection: AnyConnection, what: str) -> None:
 
 def require_async(connection: object, function: str) -> None:
     """Raise OutboxError if a connection is none that an async function can use."""
-    _require(connection, psycopg.AsyncConnection, function, f"{function}_sync")
+    if fault := async_fault(connection, function):
+        raise OutboxError(fault)
 
 
 def require_sync(connection: object, function: str) -> None:
     """Raise OutboxError if a connection is none that the sync partner of a function can use."""
-    _require(connection, psycopg.Connection, f"{function}_sync", function)
-
-
-def _require(connection: object, kind: type, function: str, other: str) -> None:
-    if isinstance(connection, kind):
-        return
-    given = type(connection)
-    remedy = f"use {other} with it" if isinstance(connection, psycopg.BaseConnection) else "give it psycopg's own connection"
-    raise OutboxError(
-        f"{function} needs a psycopg.{kind.__name__}, and got a {given.__module__}.{given.__qualname__}; {remedy}"
-    )
+    if fault := sync_fault(connection, function):
+        raise OutboxError(fault)

@@ -5,16 +5,18 @@ Whoever reads the topic next, or `number`, gives them. `docs/decisions` has the 
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import psycopg
 
+from headwater.errors import TopicError
 from headwater.postgres.statements import Statement, fetch, fetch_sync
 from headwater.topics import statements
 from headwater.topics.frame import Framed, encode_frame
+from headwater.topics.latest import latest, latest_sync
 from headwater.topics.message import Encoded, Message, encode_message, partition_of
-from headwater.topics.topic import Topic, find, find_sync
+from headwater.topics.topic import Topic, find, find_sync, require_async, require_sync
 
 # Rows of this size cost the least to write and to read; a larger message has one to itself.
 FRAME_BYTES: Final = 128 * 1024
@@ -27,25 +29,28 @@ async def append(
 
     With `rings` those who wait for the topic are woken by the commit.
     """
+    require_async(connection, "append")
     found = topic if isinstance(topic, Topic) else await find(connection, topic)
-    if messages:
-        await fetch(connection, _staging(found, messages, rings=rings))
+    if encoded := encode_messages(found, messages):
+        await fetch(connection, _staging(found, encoded, rings=rings))
 
 
 def append_sync(
     connection: psycopg.Connection[Any], topic: str | Topic, messages: Sequence[Message], *, rings: bool = True
 ) -> None:
     """`append` for a connection that is not async."""
+    require_sync(connection, "append")
     found = topic if isinstance(topic, Topic) else find_sync(connection, topic)
-    if messages:
-        fetch_sync(connection, _staging(found, messages, rings=rings))
+    if encoded := encode_messages(found, messages):
+        fetch_sync(connection, _staging(found, encoded, rings=rings))
 
 
 async def number(connection: psycopg.AsyncConnection[Any], topic: Topic) -> int:
     """Give offsets to what was appended and committed; returns for how many appends. Writes only if there is something."""
     numbered = 0
     while (await fetch(connection, statements.has_staged(topic.id)))[0]:
-        (done,) = await fetch(connection, statements.number_staged(topic.id))
+        async with latest(connection):
+            (done,) = await fetch(connection, statements.number_staged(topic.id))
         numbered += done
         # Somebody else is at it.
         if not done:
@@ -57,7 +62,8 @@ def number_sync(connection: psycopg.Connection[Any], topic: Topic) -> int:
     """`number` for a connection that is not async."""
     numbered = 0
     while fetch_sync(connection, statements.has_staged(topic.id))[0]:
-        (done,) = fetch_sync(connection, statements.number_staged(topic.id))
+        with latest_sync(connection):
+            (done,) = fetch_sync(connection, statements.number_staged(topic.id))
         numbered += done
         if not done:
             break
@@ -87,6 +93,8 @@ def partition_for(topic: Topic, message: Encoded, unkeyed: int) -> int:
 
 def encode_messages(topic: Topic, messages: Sequence[Message]) -> list[Encoded]:
     """The messages as they are written, or TopicError."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise TopicError(f"messages are given as a list, not as a {type(messages).__name__}; write [Message(...)]")
     return [encode_message(message, topic.max_bytes) for message in messages]
 
 
@@ -102,7 +110,7 @@ def _parts(messages: Sequence[Encoded]) -> list[list[Encoded]]:
     return parts
 
 
-def _staging(topic: Topic, messages: Sequence[Message], *, rings: bool) -> Statement[bool]:
+def _staging(topic: Topic, messages: Sequence[Encoded], *, rings: bool) -> Statement[bool]:
     # All without a key together, in a partition by chance, so that they share frames.
-    partitions, frames = frame_messages(topic, encode_messages(topic, messages), random.randrange(topic.partitions))
+    partitions, frames = frame_messages(topic, messages, random.randrange(topic.partitions))
     return statements.stage_frames(topic.id, partitions, frames, rings=rings)

@@ -1,6 +1,7 @@
 """A batch: messages that were given out together, and are committed together."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -14,6 +15,18 @@ from headwater.topics.message import Message
 from headwater.topics.window import Part
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Doubt:
+    """A commit in a transaction of the caller: only when that has ended can be known what became of it."""
+
+    parts: Sequence[Part]
+    connection: psycopg.BaseConnection[Any]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.connection.closed or self.connection.info.transaction_status == TransactionStatus.IDLE
+
+
 class Giver(Protocol):
     """Who has given a batch out, and hears what became of it."""
 
@@ -24,7 +37,8 @@ class Giver(Protocol):
     def committing(self, parts: Sequence[Part]) -> Statement[bool]:
         """To be run in a transaction of the caller."""
 
-    def committed(self, parts: Sequence[Part]) -> None: ...
+    def doubted(self, doubt: Doubt) -> None:
+        """It was, and that transaction has not ended."""
 
     def refused(self) -> None: ...
 
@@ -61,7 +75,8 @@ class Batch:
         except psycopg.Error as exc:
             self._refused(exc)
             raise
-        self._giver.committed(self.parts)
+        finally:
+            self._giver.doubted(Doubt(self.parts, connection))
 
     def commit_sync(self, connection: psycopg.Connection[Any]) -> None:
         """`commit` for a connection that is not async."""
@@ -73,7 +88,8 @@ class Batch:
         except psycopg.Error as exc:
             self._refused(exc)
             raise
-        self._giver.committed(self.parts)
+        finally:
+            self._giver.doubted(Doubt(self.parts, connection))
 
     async def dead(self, message: Message, reason: str) -> None:
         """Put a message of this batch aside as a dead letter, and go on: a commit of the batch is still to come."""

@@ -30,6 +30,7 @@ class Burial:
                 self._group.id,
                 part.partition,
                 message.offset,
+                first_offset=part.first_offset,
                 key=message.key,
                 payload=message.payload,
                 headers=json.dumps(dict(message.headers or {})),

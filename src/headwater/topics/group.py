@@ -1,7 +1,7 @@
 """Groups as operators see them: how far they are, moving them, holding them up, and what they gave up."""
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,13 +12,15 @@ from headwater.postgres.statements import Statement, execute, execute_sync, fetc
 from headwater.topics import group_statements
 from headwater.topics.append import append_sync, number, number_sync
 from headwater.topics.group_statements import DeadLetter, Group, Lag, Place
+from headwater.topics.latest import latest, latest_sync
 from headwater.topics.message import Message
 from headwater.topics.subscribe_settings import Start, start_faults
-from headwater.topics.topic import Topic, find_sync
+from headwater.topics.topic import NAME, Topic, find_sync
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 # By which those who read the topic in other groups know a message that is there for one of them.
 REPLAY_HEADER: Final = "headwater-replay"
+# More than that header takes: the longest name of a group, a partition and an offset.
+_REPLAY_BYTES: Final = 300
 
 
 def list_groups(connection: psycopg.Connection[Any], topic: str | None = None) -> list[Group]:
@@ -31,6 +33,8 @@ def list_groups(connection: psycopg.Connection[Any], topic: str | None = None) -
 def find_group(connection: psycopg.Connection[Any], topic: str, group: str) -> Group:
     """The group of a name; raises TopicError if there is none."""
     find_sync(connection, topic)
+    if not isinstance(group, str):
+        raise TopicError(f"a group is named by a string, not by {group!r}; give its name")
     found = fetch_sync(connection, group_statements.find_groups(topic, group))
     if not found:
         raise TopicError(
@@ -62,9 +66,13 @@ def seek(
     removed raises PositionExpired; one that is beyond the end of all partitions, TopicError.
     """
     found, reader = find_sync(connection, topic), find_group(connection, topic, group)
+    wanted = find_place(found, to, partition)
     number_sync(connection, found)
-    offsets = resolved(found, to, fetch_sync(connection, _place(found, to, partition)), partition)
-    execute_sync(connection, group_statements.seek(reader.id, offsets))
+    with latest_sync(connection):
+        fetch_sync(connection, group_statements.keep_topic(found.id))
+        offsets = resolved(found, to, fetch_sync(connection, wanted), partition)
+        execute_sync(connection, group_statements.seek(reader.id, offsets))
+        execute_sync(connection, group_statements.forget_claims(reader.id, offsets))
     return offsets
 
 
@@ -99,22 +107,27 @@ def replay_dead(
     with connection.transaction():
         letters = fetch_sync(connection, group_statements.take_dead(reader.id, partition, offset))
         letters.sort(key=lambda letter: (letter.partition, letter.message_offset))
-        append_sync(connection, found, [_again(letter, reader) for letter in letters])
+        # What the topic took once it takes again: our header is no part of what the application sends.
+        roomier = replace(found, max_bytes=found.max_bytes + _REPLAY_BYTES)
+        append_sync(connection, roomier, [_again(letter, reader) for letter in letters])
     return len(letters)
 
 
 async def open_group(connection: psycopg.AsyncConnection[Any], topic: Topic, group: str, mode: str, start: Start) -> Group:
     """The group of a name; if there is none it is made, and begins at `start`."""
-    if not isinstance(group, str) or not _NAME.fullmatch(group):
+    if not isinstance(group, str) or not NAME.fullmatch(group):
         raise TopicError(
             f"{group!r} cannot be the name of a group; use up to 200 letters, digits, dots, dashes and underscores, and "
             "begin with a letter or a digit"
         )
     find = group_statements.find_groups(topic.name, group)
     if not await fetch(connection, find):
+        wanted = find_place(topic, start)
         await number(connection, topic)
-        offsets = resolved(topic, start, await fetch(connection, _place(topic, start)))
-        await execute(connection, group_statements.make_group(topic.id, group, mode, offsets))
+        async with latest(connection):
+            await fetch(connection, group_statements.keep_topic(topic.id))
+            offsets = resolved(topic, start, await fetch(connection, wanted))
+            await execute(connection, group_statements.make_group(topic.id, group, mode, offsets))
     (found,) = await fetch(connection, find)
     if found.mode != mode:
         raise TopicError(
@@ -138,7 +151,8 @@ def resolved(topic: Topic, to: Start, places: Sequence[Place], partition: int | 
     return {place.partition: min(place.wanted, place.next_offset) for place in places}
 
 
-def _place(topic: Topic, to: Start, partition: int | None = None) -> Statement[Place]:
+def find_place(topic: Topic, to: Start, partition: int | None = None) -> Statement[Place]:
+    """Asks where that is in each partition, or in one; raises TopicError if it is no place."""
     for fault in start_faults(to):
         raise TopicError(fault)
     match to:

@@ -1,23 +1,18 @@
 """The connection of a member of a group, which reads ahead, commits and renews its lease on it."""
 
 import asyncio
-import random
-import time
 from datetime import timedelta
 from typing import Final, TypeVar
 
 import psycopg
 
 from headwater.errors import ConnectionLost, LeaseLost
-from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import AsyncConnection
 from headwater.postgres.statements import Statement
 from headwater.topics.session import Session
 
 Row = TypeVar("Row")
 
-# A server that restarts is back within seconds, and then nobody should wait for long.
-BACKOFF: Final = Backoff(longest=timedelta(seconds=1))
 # What topic_settle_1 raises.
 _EPOCH_PASSED: Final = "HW004"
 # A prepared statement is there where there should be none, is not there, or does not fit any more: the session is one of
@@ -51,37 +46,17 @@ class GroupSession(Session):
         """How many rows it touched."""
         return (await self._run(statement))[1]
 
-    async def insist(self, statement: Statement[Row], within: timedelta, again: Statement[Row] | None = None) -> list[Row]:
-        """Run a statement that may be run twice, `again` if it was to be another then, until the server answers."""
-        failures, until = 0, time.monotonic() + within.total_seconds()
-        while True:
-            try:
-                return await self.fetch(again if failures and again is not None else statement)
-            except ConnectionLost:
-                failures += 1
-                wait = BACKOFF.after(failures, random.random()).total_seconds()
-                if time.monotonic() + wait > until:
-                    raise
-                await asyncio.sleep(wait)
-
     async def _run(self, statement: Statement[Row]) -> tuple[list[Row], int]:
-        connection = await self.opened()
-        timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), self.hang_up)
-        try:
-            async with connection.cursor(binary=True, row_factory=statement.row_factory) as cursor:
-                await cursor.execute(statement.query, statement.parameters)
-                return await cursor.fetchall() if cursor.description else [], cursor.rowcount
-        except psycopg.Error as exc:
-            raise await self._translated(exc, connection) from exc
-        finally:
-            timer.cancel()
+        async with self._using() as connection, connection.cursor(binary=True, row_factory=statement.row_factory) as cursor:
+            await cursor.execute(statement.query, statement.parameters)
+            return await cursor.fetchall() if cursor.description else [], cursor.rowcount
 
     async def _translated(self, error: psycopg.Error, connection: AsyncConnection) -> Exception:
         if (lost := lease_lost(error)) is not None:
             return lost
         if error.sqlstate in _UNPREPARED and self._prepares:
             self._prepares = False
-            await self.close()
+            await self._discard(connection)
             return ConnectionLost("the server does not keep prepared statements; they are not used any more")
         return await super()._translated(error, connection)
 

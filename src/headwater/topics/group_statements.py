@@ -1,6 +1,6 @@
 """The SQL of groups: statements with their parameters and rows named."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -139,6 +139,10 @@ def resolve_position(
     return SQL["resolve_position"].bind(Place, topic_id=topic_id, kind=kind, offset=offset, at=at, partition=partition)
 
 
+def keep_topic(topic_id: int) -> Statement[bool]:
+    return SQL["keep_topic"].bind(bool, topic_id=topic_id)
+
+
 def make_group(topic_id: int, name: str, mode: str, offsets: Mapping[int, int]) -> Statement[object]:
     return SQL["make_group"].bind(
         object, topic_id=topic_id, name=name, mode=mode, partitions=list(offsets), offsets=list(offsets.values())
@@ -155,6 +159,10 @@ def pause_group(group_id: int, *, is_paused: bool) -> Statement[object]:
 
 def seek(group_id: int, offsets: Mapping[int, int]) -> Statement[object]:
     return SQL["seek"].bind(object, group_id=group_id, partitions=list(offsets), offsets=list(offsets.values()))
+
+
+def forget_claims(group_id: int, partitions: Iterable[int]) -> Statement[object]:
+    return SQL["forget_claims"].bind(object, group_id=group_id, partitions=list(partitions))
 
 
 def read_lag(topic: str | None, name: str | None) -> Statement[Lag]:
@@ -300,6 +308,7 @@ def bury(  # noqa: PLR0913 - the columns
     partition: int,
     offset: int,
     *,
+    first_offset: int,
     key: str | None,
     payload: bytes,
     headers: str,
@@ -313,6 +322,7 @@ def bury(  # noqa: PLR0913 - the columns
         group_id=group_id,
         partition=partition,
         offset=offset,
+        first_offset=first_offset,
         key=key,
         payload=payload,
         headers=headers,

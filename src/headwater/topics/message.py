@@ -19,7 +19,8 @@ class Message:
     """Messages of one key keep their order, in the partition that the key leads to.
 
     `payload` is bytes, kept as they are, or a value that JSON can express. What was read from a topic has its payload as
-    bytes, and says where it stands there; `created_at` is when it got its offset.
+    bytes, and says where it stands there; `created_at` is when it got its offset. To append it elsewhere, make another one
+    of its payload, key and headers.
     """
 
     payload: object
@@ -48,6 +49,7 @@ def encode_message(message: Message, max_bytes: int) -> Encoded:
     """The message as it is written, or TopicError."""
     if not isinstance(message, Message):
         raise TopicError(f"a message is a headwater.topics.Message, not a {type(message).__name__}")
+    _refuse_place(message)
     payload = message.payload if isinstance(message.payload, bytes) else _dumped(message.payload)
     key, headers = _key(message.key), _headers(message.headers)
     size = len(payload) + len(key or b"") + len(headers)
@@ -64,6 +66,16 @@ def partition_of(key: bytes, partitions: int) -> int:
     return zlib.crc32(key) % partitions
 
 
+def _refuse_place(message: Message) -> None:
+    """It would be ignored, and who gives one believes otherwise."""
+    for name in ("partition", "offset", "created_at"):
+        if getattr(message, name) is not None:
+            raise TopicError(
+                f"the message has a place already, with its {name}, and the topic gives it a new one; append "
+                "Message(message.payload, message.key, message.headers)"
+            )
+
+
 def _key(key: str | None) -> bytes | None:
     if key is None:
         return None
@@ -76,6 +88,10 @@ def _key(key: str | None) -> bytes | None:
 
 
 def _headers(headers: Mapping[str, str] | None) -> bytes:
+    if headers is None:
+        return b""
+    if not isinstance(headers, Mapping):
+        raise TopicError(f"the headers are a {type(headers).__name__}; give a dict of strings, or none")
     if not headers:
         return b""
     for name, value in headers.items():

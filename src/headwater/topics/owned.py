@@ -9,6 +9,7 @@ from headwater.errors import LeaseLost, PositionExpired
 from headwater.postgres.statements import Statement
 from headwater.topics import group_statements
 from headwater.topics.assign import moves
+from headwater.topics.batch import Doubt
 from headwater.topics.burial import UNKNOWN, Burial
 from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Cursor, Group, Polled
@@ -33,6 +34,7 @@ class Owned:
         self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
         self._burial = Burial(session, group)
         self._holdings: dict[int, Holding] = {}
+        self._doubts: list[Doubt] = []
         # The generation that the holdings are of, and the newest that a poll has seen.
         self._generation = self._seen = -1
         self._is_paused = self._is_refused = False
@@ -42,6 +44,9 @@ class Owned:
         await self._refresh()
 
     async def poll(self) -> Found:
+        if self._is_refused:
+            # It would go on from where nobody knows whether it is right; take begins again at the cursors.
+            return Found.MORE
         share, share_bytes = self._share(self._settings.max_messages), self._share(self._settings.max_bytes)
         wanted = {
             one.partition: one.buffer.read
@@ -59,12 +64,15 @@ class Owned:
             return Found.NOTHING
         if any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values()):
             return Found.MORE
+        if rows[0].has_staged:
+            return Found.COMING
         return Found.SOME if found else Found.NOTHING
 
     def concerns(self, partitions: Sequence[int]) -> bool:
         return not partitions or any(partition in self._holdings for partition in partitions)
 
     async def take(self) -> Sequence[Part]:
+        await self._settle_doubts()
         if self._is_stale():
             await self._refresh()
         if self._is_paused:
@@ -89,15 +97,14 @@ class Owned:
         except LeaseLost:
             self.refused()
             raise
-        self.committed(parts)
+        self._committed(parts)
+        self._doubts = [doubt for doubt in self._doubts if doubt.parts is not parts]
 
     def committing(self, parts: Sequence[Part]) -> Statement[bool]:
         return self._settling(parts, [part.first_offset for part in parts], waits=True)
 
-    def committed(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if (holding := self._held(part)) is not None:
-                holding.commit(part.next_offset)
+    def doubted(self, doubt: Doubt) -> None:
+        self._doubts.append(doubt)
 
     def refused(self) -> None:
         self._is_refused = True
@@ -110,18 +117,17 @@ class Owned:
             raise
 
     async def fail(self, parts: Sequence[Part], reason: str) -> None:
-        partitions, epochs = [part.partition for part in parts], [part.epoch for part in parts]
-        holdings = [holding for part in parts if (holding := self._held(part)) is not None]
-        if len(parts) == 1 and holdings and parts[0].first_offset <= holdings[0].suspect_until:
+        # First of all, since what follows may fail: without it, the next commit would pass over what comes again.
+        self.refused()
+        holding = self._held(parts[0])
+        if len(parts) == 1 and holding is not None and parts[0].first_offset <= holding.suspect_until:
             await self._bury_all(parts[0], reason)
             return
+        partitions, epochs = [part.partition for part in parts], [part.epoch for part in parts]
         await self._session.execute(group_statements.count_failure(self._group.id, partitions, epochs))
-        for holding in holdings:
-            holding.attempts += 1
-            holding.rewind()
-            await self._suspect(holding)
 
     async def leave(self) -> None:
+        await self._settle_doubts()
         given = [one.partition for one in self._holdings.values() if not one.is_clean]
         await self._session.execute(group_statements.leave_group(self._group.id, self._member.id, given))
 
@@ -151,6 +157,27 @@ class Owned:
             firsts,
             waits=waits,
         )
+
+    def _committed(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if (holding := self._held(part)) is not None:
+                holding.commit(part.next_offset)
+
+    async def _settle_doubts(self) -> None:
+        """See by the cursors what became of commits whose transactions have ended; what was rolled back comes again."""
+        ended = [doubt for doubt in self._doubts if doubt.has_ended]
+        if not ended:
+            return
+        cursors = await self._session.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
+        places = {(cursor.partition, cursor.epoch): cursor.next_offset for cursor in cursors}
+        for part in (part for doubt in ended for part in doubt.parts):
+            # Without one of its epoch it is not ours any more, and we hear of that elsewhere.
+            place = places.get((part.partition, part.epoch), part.next_offset)
+            if place < part.next_offset:
+                self.refused()
+            else:
+                self._committed([part])
+        self._doubts = [doubt for doubt in self._doubts if doubt not in ended]
 
     async def _add(self, rows: Iterable[Polled]) -> bool:
         """Keep what was read; whether there was something."""
@@ -183,14 +210,17 @@ class Owned:
         if self._settings.is_at_most_once or is_alone or holding.attempts < self._settings.max_attempts:
             return
         holding.suspect_until, holding.attempts = holding.committed + self._settings.max_messages - 1, 0
-        await self._note_suspect(holding)
+        await self._note_suspect(holding, 0)
 
     async def _take_alone(self, holding: Holding) -> Part | None:
-        """One message, of which is written down first that it is given out; one that was before is dead."""
-        was_given = holding.attempts > 0
-        if not was_given:
+        """One message, of which is written down first that it is given out; one that was before is dead.
+
+        That is about the one at the cursor: those after it go out when it has, and may not be committed yet.
+        """
+        was_given = holding.attempts > 0 and holding.is_clean
+        if holding.attempts == 0:
+            await self._note_suspect(holding, 1)
             holding.attempts = 1
-            await self._note_suspect(holding)
         part = holding.take(1, 1)
         if not was_given:
             return part
@@ -202,11 +232,9 @@ class Owned:
             raise
         return None
 
-    async def _note_suspect(self, holding: Holding) -> None:
+    async def _note_suspect(self, holding: Holding, attempts: int) -> None:
         await self._session.execute(
-            group_statements.suspect(
-                self._group.id, holding.partition, holding.epoch, holding.suspect_until, holding.attempts
-            )
+            group_statements.suspect(self._group.id, holding.partition, holding.epoch, holding.suspect_until, attempts)
         )
 
     async def _bury_all(self, part: Part, reason: str) -> None:
@@ -225,7 +253,9 @@ class Owned:
     async def _refresh(self) -> None:
         """Agree with the others on what is whose."""
         if self._is_refused:
-            self._holdings, self._is_refused = {}, False
+            self._holdings, self._doubts = {}, []
+        # It is done again unless it comes to its end.
+        self._generation = -1
         while True:
             there = await self._member.others()
             cursors = await self._session.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
@@ -238,8 +268,10 @@ class Owned:
             await self._session.execute(
                 group_statements.assign_partitions(self._group.id, there.generation, self._member.id, due)
             )
+        self._adopt(cursors, wanted.keys())
+        self._is_refused = False
+        await self._look_over(cursors)
         self._generation = there.generation
-        await self._adopt(cursors, wanted.keys())
 
     def _is_due(self, partition: int, owner: UUID | None, members: Sequence[UUID]) -> bool:
         """Whether a partition can change hands now: nobody has it, or this member, who may give it up."""
@@ -248,19 +280,22 @@ class Owned:
             return holding is None or holding.is_clean or self._may_go(holding)
         return owner not in members
 
-    async def _adopt(self, cursors: Sequence[Cursor], leaving: Iterable[int]) -> None:
+    def _adopt(self, cursors: Sequence[Cursor], leaving: Iterable[int]) -> None:
         held, owed = self._holdings, set(leaving)
         self._holdings = {}
         for cursor in cursors:
             if cursor.member != self._member.id:
                 continue
             holding = held.get(cursor.partition)
-            is_new = holding is None or holding.epoch != cursor.epoch
-            if holding is None or is_new:
+            if holding is None or holding.epoch != cursor.epoch:
                 holding = Holding.of(cursor)
             self._holdings[cursor.partition] = holding
             holding.owed_since = (holding.owed_since or time.monotonic()) if cursor.partition in owed else None
-            if is_new:
+
+    async def _look_over(self, cursors: Iterable[Cursor]) -> None:
+        """What failed too often before, and what is gone before it was read."""
+        for cursor in cursors:
+            if (holding := self._holdings.get(cursor.partition)) is not None:
                 await self._suspect(holding)
-                if cursor.first_offset > cursor.next_offset:
+                if cursor.first_offset > holding.committed:
                     await self._skip(holding, cursor.first_offset)

@@ -5,17 +5,13 @@ number, by which the server knows it: one whose answer was lost is sent again, a
 """
 
 import asyncio
-import logging
-import random
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 from uuid import uuid4
 
 from headwater.errors import ConnectionLost, TopicError
-from headwater.postgres.backoff import Backoff
 from headwater.postgres.statements import Statement
 from headwater.topics import produce_statements
 from headwater.topics.append import encode_messages, frame_messages, partition_for
@@ -27,11 +23,6 @@ from headwater.topics.produce_statements import Appended
 from headwater.topics.session import Session, leave
 from headwater.topics.topic import Topic, find
 from headwater.topics.upkeep import Upkeep
-
-_log = logging.getLogger(__name__)
-
-# A server that restarts is back within seconds, and then nobody should wait for long.
-_BACKOFF: Final = Backoff(longest=Backoff().first * 10)
 
 
 class Producer:
@@ -46,8 +37,6 @@ class Producer:
         self._session = Session(url, "headwater producer", self._settings.answer_within)
         self._id, self._sequence = uuid4(), 0
         self._gathering = Gathering(self._settings)
-        # When everything is given up, by the clock of the loop.
-        self._ends_at = float("inf")
         self._topic: Topic | None = None
         self._bell: Bell | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -55,7 +44,8 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         try:
-            self._topic = await find(await self._session.opened(), self._name)
+            async with self._session.opening() as connection:
+                self._topic = await find(connection, self._name)
         except BaseException:
             await self._session.close()
             raise
@@ -98,7 +88,7 @@ class Producer:
             self._upkeep.cancel()
         if self._writer is not None:
             seconds = self._settings.close_within.total_seconds()
-            self._ends_at = min(self._ends_at, time.monotonic() + seconds)
+            self._session.end_within(seconds)
             await leave(self._writer, self._session, seconds)
             self._gathering.fail(self._too_late())
         if self._bell is not None:
@@ -126,9 +116,10 @@ class Producer:
         self._sequence += 1
         unkeyed = self._sequence % topic.partitions
         partitions, frames = frame_messages(topic, messages, unkeyed)
-        appended = await self._insist(
-            produce_statements.append_batch(topic.id, partitions, frames, self._id, self._sequence)
-        )
+        statement = produce_statements.append_batch(topic.id, partitions, frames, self._id, self._sequence)
+        # What was committed before comes first, some of it each time.
+        while (appended := await self._insist(statement)).first_offsets is None:
+            pass
         if self._bell is not None:
             self._bell.ring(partitions)
         firsts = zip(partitions, appended.first_offsets, strict=True)
@@ -137,20 +128,9 @@ class Producer:
         return replace(topic, partitions=appended.partitions), placed
 
     async def _insist(self, statement: Statement[Appended]) -> Appended:
-        """Run the statement, again and again while the server cannot be reached."""
-        failures, until = 0, time.monotonic() + self._settings.give_up_after.total_seconds()
-        while True:
-            if time.monotonic() >= self._ends_at:
-                raise self._too_late()
-            try:
-                return (await self._session.fetch(statement))[0]
-            except ConnectionLost as exc:
-                failures += 1
-                wait = _BACKOFF.after(failures, random.random()).total_seconds()
-                if time.monotonic() + wait > min(until, self._ends_at):
-                    raise
-                _log.warning("a batch for topic %s is sent again in %.1f s: %s", self._name, wait, exc)
-            await asyncio.sleep(wait)
+        if self._session.has_ended:
+            raise self._too_late()
+        return (await self._session.insist(statement, self._settings.give_up_after))[0]
 
     def _too_late(self) -> ConnectionLost:
         return ConnectionLost(f"the producer of topic {self._name!r} was closed before it knew that this was appended")

@@ -14,9 +14,12 @@ SQL: Final = load("headwater.topics", "sql/produce.sql")
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The offset of the first message of each frame, and how many partitions the topic has."""
+    """The offset of the first message of each frame, and how many partitions the topic has.
 
-    first_offsets: list[int]
+    There are no offsets if so much was staged before that it has to be asked again.
+    """
+
+    first_offsets: list[int] | None
     partitions: int
 
 

@@ -15,6 +15,7 @@ class Found(Enum):
     """What a poll has found, and so when the next one is due."""
 
     NOTHING = "later"
+    COMING = "as soon as another one is done with it"
     SOME = "soon"
     MORE = "at once"
 

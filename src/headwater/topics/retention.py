@@ -4,7 +4,7 @@ Neither may hold up those who append and read. Both wait for locks only for a mo
 done by the next call. Offsets go on: what is dropped moves the oldest offset of a partition, and never the next one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -15,8 +15,9 @@ from psycopg.pq import TransactionStatus
 
 from headwater.errors import SettingsError, TopicError
 from headwater.postgres.connect import Connection
-from headwater.postgres.statements import Row, Statement, execute_sync, fetch_sync
+from headwater.postgres.statements import Row, execute_sync, fetch_sync
 from headwater.topics import retention_statements
+from headwater.topics.latest import latest_sync
 from headwater.topics.retention_statements import Segment
 from headwater.topics.topic import Topic
 
@@ -49,9 +50,7 @@ def maintain(connection: Connection, topic: Topic) -> Upkept:
     _require_own(connection)
     segments = fetch_sync(connection, retention_statements.read_segments(topic.id))
     rotated = [_rotate(connection, topic, one) for one in segments if one.is_current and is_full(one, topic)]
-    if True in rotated:
-        segments = fetch_sync(connection, retention_statements.read_segments(topic.id))
-    done = _drop(connection, topic, expired_segments(segments, topic), rotated)
+    done = _drop(connection, topic, lambda segments: expired_segments(segments, topic), rotated)
     execute_sync(connection, retention_statements.forget_producers(topic.id, _PRODUCER_KEPT))
     return done
 
@@ -65,14 +64,16 @@ def trim(connection: Connection, topic: Topic, before: int | datetime | None = N
     _require_own(connection)
     if isinstance(before, datetime) and before.tzinfo is None:
         raise TopicError(f"the time {before} has no time zone; give it one")
-    doomed = _doomed(connection, topic, before)
+    doomed = segments_before(fetch_sync(connection, retention_statements.read_segments(topic.id)), before)
     if dry_run:
         return Upkept(False, tuple(doomed), ())
     rotated = [_rotate(connection, topic, one) for one in doomed if one.is_current]
-    if rotated:
-        # What was appended to it until then may be what is to stay.
-        doomed = _doomed(connection, topic, before)
-    return _drop(connection, topic, [one for one in doomed if not one.is_current], rotated)
+
+    def choose(segments: Sequence[Segment]) -> list[Segment]:
+        # What was appended to the current one until it was closed may be what is to stay.
+        return [one for one in segments_before(segments, before) if not one.is_current]
+
+    return _drop(connection, topic, choose, rotated)
 
 
 def is_full(current: Segment, topic: Topic) -> bool:
@@ -101,6 +102,11 @@ def expired_segments(segments: Sequence[Segment], topic: Topic) -> list[Segment]
     return expired
 
 
+def segments_before(segments: Sequence[Segment], before: int | datetime | None) -> list[Segment]:
+    """Those at the beginning of which all messages stand before an offset or a time. Pure."""
+    return list(takewhile(lambda one: is_before(one, before), segments))
+
+
 def is_before(segment: Segment, before: int | datetime | None) -> bool:
     """Whether all messages of a segment stand before an offset or a time. Pure."""
     if segment.newest_at is None or segment.last_offset is None:
@@ -110,35 +116,47 @@ def is_before(segment: Segment, before: int | datetime | None) -> bool:
     return segment.newest_at < before if isinstance(before, datetime) else segment.last_offset < before
 
 
-def _doomed(connection: Connection, topic: Topic, before: int | datetime | None) -> list[Segment]:
-    segments = fetch_sync(connection, retention_statements.read_segments(topic.id))
-    return list(takewhile(lambda one: is_before(one, before), segments))
-
-
 def _rotate(connection: Connection, topic: Topic, current: Segment) -> bool | str:
     """Whether a new segment was begun, which somebody else may have done; or why not."""
-    return _bounded(connection, retention_statements.rotate(topic.id, current.segment))
+    statement = retention_statements.rotate(topic.id, current.segment)
+    return _bounded(connection, lambda: fetch_sync(connection, statement)[0])
 
 
-def _drop(connection: Connection, topic: Topic, doomed: Sequence[Segment], rotated: Sequence[bool | str]) -> Upkept:
+def _drop(
+    connection: Connection,
+    topic: Topic,
+    choose: Callable[[Sequence[Segment]], Sequence[Segment]],
+    rotated: Sequence[bool | str],
+) -> Upkept:
     hindrances = [one for one in rotated if isinstance(one, str)]
-    gone: Sequence[int] = ()
-    if doomed:
-        answer = _bounded(connection, retention_statements.drop_segments(topic.id, doomed[-1].segment))
+    dropped: Sequence[Segment] = ()
+    if choose(fetch_sync(connection, retention_statements.read_segments(topic.id))):
+        answer = _bounded(connection, lambda: _drop_chosen(connection, topic, choose))
         if isinstance(answer, str):
             hindrances.append(answer)
         else:
-            gone = answer
-    return Upkept(True in rotated, tuple(one for one in doomed if one.segment in gone), tuple(hindrances))
+            dropped = answer
+    return Upkept(True in rotated, tuple(dropped), tuple(hindrances))
 
 
-def _bounded(connection: Connection, statement: Statement[Row]) -> Row | str:
-    """Run a statement that waits for others only for a moment; or say why it was not done."""
+def _drop_chosen(
+    connection: Connection, topic: Topic, choose: Callable[[Sequence[Segment]], Sequence[Segment]]
+) -> list[Segment]:
+    """Choose again when nobody can go to an earlier place any more: a group may have begun to read there since."""
+    execute_sync(connection, retention_statements.hold_topic(topic.id))
+    doomed = choose(fetch_sync(connection, retention_statements.read_segments(topic.id)))
+    if not doomed:
+        return []
+    gone = fetch_sync(connection, retention_statements.drop_segments(topic.id, doomed[-1].segment))[0]
+    return [one for one in doomed if one.segment in gone]
+
+
+def _bounded(connection: Connection, work: Callable[[], Row]) -> Row | str:
+    """Do what waits for others only for a moment, in a transaction; or say why it was not done."""
     try:
-        with connection.transaction():
-            execute_sync(connection, retention_statements.see_latest())
+        with latest_sync(connection):
             execute_sync(connection, retention_statements.bound_waiting(LOCK_TIMEOUT))
-            return fetch_sync(connection, statement)[0]
+            return work()
     except psycopg.errors.LockNotAvailable:
         return "transactions that use the topic did not end in time; it is tried again the next time"
 

@@ -32,8 +32,8 @@ def bound_waiting(lock: timedelta) -> Statement[str]:
     return SQL["bound_waiting"].bind(str, lock_ms=round(lock.total_seconds() * 1000))
 
 
-def see_latest() -> Statement[None]:
-    return SQL["see_latest"].compose()
+def hold_topic(topic_id: int) -> Statement[object]:
+    return SQL["hold_topic"].bind(object, topic_id=topic_id)
 
 
 def read_segments(topic_id: int) -> Statement[Segment]:

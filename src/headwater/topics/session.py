@@ -1,20 +1,32 @@
 """A connection that is opened when it is used, and again when it was lost; one that gives no answer is hung up."""
 
 import asyncio
+import logging
 import os
+import random
 import socket
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final, TypeVar
 
 import psycopg
 
 from headwater.errors import ConnectionLost, SourceError, TopicError
+from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import AsyncConnection, connect, describe, is_passing
 from headwater.postgres.statements import Statement, fetch
+from headwater.topics import statements
+from headwater.topics.latest import latest
+from headwater.topics.topic import no_topics
+
+_log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
+# A server that restarts is back within seconds, and then nobody should wait for long.
+BACKOFF: Final = Backoff(longest=timedelta(seconds=1))
 # A deadlock, a lock that was not to be had, a statement that somebody cancelled: the next attempt is a new one.
 _PASSING_STATES: Final = ("40", "55P03", "57014")
 # How long one is waited for who was hung up, before he is cancelled.
@@ -29,6 +41,11 @@ class Session:
     def __init__(self, url: str, application_name: str, answer_within: timedelta) -> None:
         self._url, self._name, self._answer_within = url, application_name, answer_within
         self._connection: AsyncConnection | None = None
+        # When nothing is asked again any more, by the monotonic clock.
+        self._ends_at = float("inf")
+        # Whether single statements see the latest, which is the role's or the database's choice; not known before the first.
+        self._is_latest: bool | None = None
+        self._transaction = asyncio.Lock()
 
     async def opened(self) -> AsyncConnection:
         if self._connection is None or self._connection.closed:
@@ -38,34 +55,83 @@ class Session:
         return self._connection
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:
-        connection = await self.opened()
-        # A network that swallows everything gives no sign. What hangs up is no task and no cancellation: one who is
-        # cancelled would wait for the server once more.
-        timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), self.hang_up)
-        try:
+        async with self._using() as connection:
             return await fetch(connection, statement)
+
+    async def insist(self, statement: Statement[Row], within: timedelta, again: Statement[Row] | None = None) -> list[Row]:
+        """Run a statement that may be run twice, `again` if it is to be another then, until the server answers."""
+        failures, until = 0, time.monotonic() + within.total_seconds()
+        while True:
+            try:
+                return await self.fetch(again if failures and again is not None else statement)
+            except ConnectionLost as exc:
+                failures += 1
+                wait = BACKOFF.after(failures, random.random()).total_seconds()
+                if time.monotonic() + wait > min(until, self._ends_at):
+                    raise
+                _log.warning("%s: asked again in %.1f s: %s", self._name, wait, exc)
+            await asyncio.sleep(wait)
+
+    def end_within(self, seconds: float) -> None:
+        """Ask nothing again after that time."""
+        self._ends_at = min(self._ends_at, time.monotonic() + seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        return time.monotonic() >= self._ends_at
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[AsyncConnection]:
+        """The connection, for the first statements, which find out whether the database has topics at all."""
+        connection = await self.opened()
+        try:
+            yield connection
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as exc:
+            raise no_topics() from exc
         except psycopg.Error as exc:
             raise await self._translated(exc, connection) from exc
-        finally:
-            timer.cancel()
 
     def hang_up(self) -> None:
         """End the connection under one who waits for it, who gets ConnectionLost at once."""
-        # To close it here would give its number to another one meanwhile.
-        if self._connection is not None and not self._connection.closed:
-            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
-                end.shutdown(socket.SHUT_RDWR)
+        if self._connection is not None:
+            _hang_up(self._connection)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[AsyncConnection]:
+        connection = await self.opened()
+        # A network that swallows everything gives no sign. What hangs up is no task and no cancellation: one who is
+        # cancelled would wait for the server once more.
+        timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), _hang_up, connection)
+        try:
+            if self._is_latest is None:
+                (self._is_latest,) = await fetch(connection, statements.is_latest())
+            if self._is_latest:
+                yield connection
+            else:
+                # Not for the session: behind a pooler it is not ours.
+                async with self._transaction, latest(connection):
+                    yield connection
+        except psycopg.Error as exc:
+            raise await self._translated(exc, connection) from exc
+        finally:
+            timer.cancel()
+
+    async def _discard(self, connection: AsyncConnection) -> None:
+        """Close a connection that is of no use any more; another task may have opened the next one."""
+        if self._connection is connection:
+            self._connection = None
+        await connection.close()
+
     async def _translated(self, error: psycopg.Error, connection: AsyncConnection) -> Exception:
         reason = error.diag.message_primary or (str(error).splitlines() or [type(error).__name__])[0]
         state = error.sqlstate or ""
         if connection.broken:
-            await self.close()
+            await self._discard(connection)
         if connection.broken or is_passing(error) or state.startswith(_PASSING_STATES):
             return ConnectionLost(f"PostgreSQL at {describe(self._url)} did not do what was asked of it: {reason}")
         if state.startswith(_OWN_STATES):
@@ -75,6 +141,13 @@ class Session:
             "the rights of this role",
             sqlstate=state,
         )
+
+
+def _hang_up(connection: AsyncConnection) -> None:
+    # To close it here would give its number to another one meanwhile.
+    if not connection.closed:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
 
 
 async def leave(task: "asyncio.Task[None]", session: Session, seconds: float) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from headwater.errors import LeaseLost, PositionExpired
 from headwater.postgres.statements import Statement
 from headwater.topics import group_statements
+from headwater.topics.batch import Doubt
 from headwater.topics.burial import UNKNOWN, Burial
 from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Claim, Group
@@ -30,9 +31,11 @@ class Shared:
     ) -> None:
         self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
         self._burial = Burial(session, group)
-        # All claims that are this member's, by partition and first offset, and those that were not given out yet.
-        self._claims: set[tuple[int, int]] = set()
+        # All claims that are this member's, by partition and first offset with their epochs, and those that were not given
+        # out yet.
+        self._claims: dict[tuple[int, int], int] = {}
         self._ready: deque[Part] = deque()
+        self._doubts: list[Doubt] = []
         self._is_paused = False
         # Not all begin at the same partition.
         self._begin_at = random.randrange(topic.partitions)
@@ -41,6 +44,7 @@ class Shared:
         pass
 
     async def poll(self) -> Found:
+        self._settle_doubts()
         known = sorted(self._claims)
         rows = await self._session.fetch(group_statements.look(self._topic.id, self._group.id, self._member.id, known))
         if not rows:
@@ -53,7 +57,8 @@ class Shared:
             return Found.NOTHING
         if self._ready:
             return Found.MORE
-        return await self._claim(known) if looked.has_free or looked.has_new else Found.NOTHING
+        found = await self._claim(known) if looked.has_free or looked.has_new else Found.NOTHING
+        return Found.COMING if looked.has_staged and found is not Found.MORE else found
 
     def concerns(self, partitions: Sequence[int]) -> bool:
         return True
@@ -71,14 +76,15 @@ class Shared:
         once, waits = self._settings.is_at_most_once, self._settings.commit_waits
         claims = [(part.partition, part.first_offset) for part in parts]
         epochs = [part.epoch for part in parts]
-        first = group_statements.settle_claims(self._group.id, claims, epochs, is_again=False, waits=waits or once)
+        is_again = any(doubt.parts is parts for doubt in self._doubts)
+        first = group_statements.settle_claims(self._group.id, claims, epochs, is_again=is_again, waits=waits or once)
         # After a lost answer, a claim that is gone was settled by us, or by another one who has dealt with it; that does not
         # do for one who may not give it out if another did.
         again = first if once else group_statements.settle_claims(self._group.id, claims, epochs, is_again=True, waits=waits)
         try:
             await self._session.insist(first, self._settings.lease, again)
         finally:
-            self.committed(parts)
+            self._forget(parts)
 
     def committing(self, parts: Sequence[Part]) -> Statement[bool]:
         return group_statements.settle_claims(
@@ -89,8 +95,8 @@ class Shared:
             waits=True,
         )
 
-    def committed(self, parts: Sequence[Part]) -> None:
-        self._claims -= {(part.partition, part.first_offset) for part in parts}
+    def doubted(self, doubt: Doubt) -> None:
+        self._doubts.append(doubt)
 
     def refused(self) -> None:
         pass
@@ -99,16 +105,31 @@ class Shared:
         await self._burial.of_one(message, part, reason)
 
     async def fail(self, parts: Sequence[Part], reason: str) -> None:
+        # First of all, since what follows may fail: what a member does not know of, it claims again.
+        self._forget(parts)
         for part in parts:
             if len(part.offsets) == 1 and part.attempts >= self._settings.max_attempts:
                 await self._bury_all(part, reason)
                 continue
             claim = (part.partition, part.first_offset)
             await self._session.execute(group_statements.free_claims(self._group.id, [claim], [part.epoch]))
-            self._claims.discard(claim)
 
     async def leave(self) -> None:
         await self._session.execute(group_statements.leave_group(self._group.id, self._member.id))
+
+    def _forget(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            claim = (part.partition, part.first_offset)
+            # Unless it was claimed again since.
+            if self._claims.get(claim) == part.epoch:
+                del self._claims[claim]
+
+    def _settle_doubts(self) -> None:
+        """A claim whose transaction has ended is either gone, or to be claimed again; until then nobody waits for it."""
+        ended = [doubt for doubt in self._doubts if doubt.has_ended]
+        for doubt in ended:
+            self._forget(doubt.parts)
+        self._doubts = [doubt for doubt in self._doubts if doubt not in ended]
 
     async def _goes_out(self, part: Part) -> bool:
         """Of a single message that was claimed too often is written down first that it goes out; if it was, it is dead."""
@@ -156,7 +177,7 @@ class Shared:
             _log.warning("messages %d to %d of %s were removed before they were read", claim.first_offset, oldest - 1, place)
         # The whole range, also of what is not there any more: it is by its beginning that the claim is settled.
         part = Part(claim.partition, claim.epoch, range(claim.first_offset, claim.last_offset + 1), rows, claim.attempts)
-        self._claims.add((claim.partition, claim.first_offset))
+        self._claims[claim.partition, claim.first_offset] = claim.epoch
         if rows:
             self._ready.append(part)
         else:

@@ -1,11 +1,10 @@
 """The SQL of topics: statements with their parameters and rows named."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Final
-from uuid import UUID
 
 from headwater.postgres.statements import Query, Statement, load
 from headwater.topics.frame import Framed
@@ -77,17 +76,13 @@ def stage_frames(topic_id: int, partitions: Sequence[int], frames: Sequence[Fram
     return SQL["stage_frames"].bind(bool, topic_id=topic_id, rings=rings, **frame_columns(partitions, frames))
 
 
-def append_frames(
-    topic_id: int,
-    partitions: Sequence[int],
-    frames: Sequence[Framed],
-    producer: UUID | None = None,
-    sequence: int | None = None,
-) -> Statement[Sequence[int]]:
+def hold_partitions(topic_id: int, partitions: Iterable[int]) -> Statement[bool]:
+    return SQL["hold_partitions"].bind(bool, topic_id=topic_id, partitions=sorted(set(partitions)))
+
+
+def append_held(topic_id: int, partitions: Sequence[int], frames: Sequence[Framed]) -> Statement[Sequence[int]]:
     """Gives one row: the first offset of each frame."""
-    return SQL["append_frames"].bind(
-        list, topic_id=topic_id, producer=producer, sequence=sequence, **frame_columns(partitions, frames)
-    )
+    return of_topic("append_held", topic_id).bind(list, **frame_columns(partitions, frames))
 
 
 def has_staged(topic_id: int) -> Statement[bool]:
@@ -96,6 +91,14 @@ def has_staged(topic_id: int) -> Statement[bool]:
 
 def number_staged(topic_id: int) -> Statement[int]:
     return SQL["number_staged"].bind(int, topic_id=topic_id)
+
+
+def see_latest() -> Statement[None]:
+    return SQL["see_latest"].compose()
+
+
+def is_latest() -> Statement[bool]:
+    return SQL["is_latest"].bind(bool)
 
 
 def ring(topic_id: int) -> Statement[bool]:

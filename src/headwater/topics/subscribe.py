@@ -13,10 +13,11 @@ from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost
 from headwater.postgres.backoff import Backoff
 from headwater.topics.batch import Batch
 from headwater.topics.group import open_group
-from headwater.topics.group_session import BACKOFF, GroupSession
+from headwater.topics.group_session import GroupSession
 from headwater.topics.member import Member
 from headwater.topics.owned import Owned
 from headwater.topics.reader import Found, Reader
+from headwater.topics.session import BACKOFF
 from headwater.topics.shared import Shared
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import find
@@ -120,9 +121,9 @@ class Subscriber:
             await self._session.close()
 
     async def _open(self) -> None:
-        connection = await self._session.opened()
-        topic = await find(connection, self._topic)
-        group = await open_group(connection, topic, self._group, self._settings.mode, self._settings.start)
+        async with self._session.opening() as connection:
+            topic = await find(connection, self._topic)
+            group = await open_group(connection, topic, self._group, self._settings.mode, self._settings.start)
         member = Member(self._session, topic, group, self._settings.lease)
         kind = Owned if self._settings.mode == "partition" else Shared
         await member.join()
@@ -159,7 +160,7 @@ class Subscriber:
                 self._ahead = asyncio.create_task(self._read_ahead(reader, found))
                 return Batch(parts, reader, is_committed=self._settings.is_at_most_once)
             match found:
-                case Found.NOTHING:
+                case Found.NOTHING | Found.COMING:
                     await self._wake.wait()
                 case Found.SOME:
                     await self._wake.pause()
@@ -196,7 +197,7 @@ class Subscriber:
     async def _poll(self, reader: Reader) -> Found:
         self._wake.begin()
         found = await reader.poll()
-        self._wake.end(has_found=found is not Found.NOTHING)
+        self._wake.end(has_found=found in (Found.SOME, Found.MORE), is_coming=found is Found.COMING)
         return found
 
     async def _read_ahead(self, reader: Reader, found: Found) -> Found:

@@ -11,6 +11,7 @@ import psycopg
 
 from headwater.errors import SchemaError, TopicError
 from headwater.model.amount import parse_duration
+from headwater.postgres.caller import async_fault, sync_fault
 from headwater.postgres.connect import Connection
 from headwater.postgres.migrate import Component, migrate, pending_migrations
 from headwater.postgres.statements import Statement, fetch, fetch_sync
@@ -22,7 +23,8 @@ MAX_BYTES: Final = 1024 * 1024
 # More would be more than one row can hold.
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _MOST_PARTITIONS: Final = 1024
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# Of a topic, and of a group.
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,11 @@ def prepare_topics(connection: Connection) -> None:
 def require_topics(connection: Connection) -> None:
     """Raise SchemaError if the database does not have them."""
     if pending_migrations(connection, Component.of("headwater.topics")):
-        raise SchemaError("this database has no topics, or those of an earlier release; run `headwater topics init` first")
+        raise no_topics()
+
+
+def no_topics() -> SchemaError:
+    return SchemaError("this database has no topics, or those of an earlier release; run `headwater topics init` first")
 
 
 async def create(  # noqa: PLR0913 - what a topic is made of, and by name what most do without
@@ -61,6 +67,7 @@ async def create(  # noqa: PLR0913 - what a topic is made of, and by name what m
     max_bytes: int = MAX_BYTES,
 ) -> Topic:
     """Make a topic, in the transaction of the caller if there is one; raises TopicError if it is there already."""
+    require_async(connection, "create")
     creation = _creation(name, partitions, retention, retention_bytes, compression, max_bytes)
     _refuse_existing(partitions, await fetch(connection, statements.find_topics(name)))
     with _refused(name):
@@ -79,6 +86,7 @@ def create_sync(  # noqa: PLR0913 - as above
     max_bytes: int = MAX_BYTES,
 ) -> Topic:
     """`create` for a connection that is not async."""
+    require_sync(connection, "create")
     creation = _creation(name, partitions, retention, retention_bytes, compression, max_bytes)
     _refuse_existing(partitions, fetch_sync(connection, statements.find_topics(name)))
     with _refused(name):
@@ -108,16 +116,37 @@ def add_partitions_sync(connection: psycopg.Connection[Any], name: str, partitio
 
 async def find(connection: psycopg.AsyncConnection[Any], name: str) -> Topic:
     """The topic of a name; raises TopicError if there is none."""
-    return _found(name, await fetch(connection, statements.find_topics(name)))
+    require_async(connection, "find")
+    return _found(name, await fetch(connection, _sought(name)))
 
 
 def find_sync(connection: psycopg.Connection[Any], name: str) -> Topic:
     """`find` for a connection that is not async."""
-    return _found(name, fetch_sync(connection, statements.find_topics(name)))
+    require_sync(connection, "find")
+    return _found(name, fetch_sync(connection, _sought(name)))
 
 
 def list_topics(connection: psycopg.Connection[Any]) -> list[Topic]:
     return [_topic(row) for row in fetch_sync(connection, statements.find_topics())]
+
+
+def require_async(connection: object, function: str) -> None:
+    """Raise TopicError if a connection is none that an async function can use."""
+    if fault := async_fault(connection, function):
+        raise TopicError(fault)
+
+
+def require_sync(connection: object, function: str) -> None:
+    """Raise TopicError if a connection is none that the sync partner of a function can use."""
+    if fault := sync_fault(connection, function):
+        raise TopicError(fault)
+
+
+def _sought(name: str) -> Statement[TopicRow]:
+    """By its name, never without one: that would be all topics."""
+    if not isinstance(name, str):
+        raise TopicError(f"a topic is named by a string, not by {name!r}; give its name")
+    return statements.find_topics(name)
 
 
 def _refuse_existing(partitions: int, rows: list[TopicRow]) -> None:
@@ -126,7 +155,7 @@ def _refuse_existing(partitions: int, rows: list[TopicRow]) -> None:
         if row.partitions != partitions:
             raise TopicError(
                 f"topic {row.name!r} is there already, with {row.partitions} partitions and not {partitions}; use it as it "
-                "is, or give it more with add_partitions, by which keys move to other partitions"
+                f"is, or give it more with `headwater topics add-partitions {row.name}`, by which keys move to others"
             )
         raise TopicError(f"topic {row.name!r} is there already; use it, or choose another name")
 
@@ -178,11 +207,14 @@ def _creation(  # noqa: PLR0913 - as above
     max_bytes: int,
 ) -> Statement[int]:
     """The statement, or TopicError: an error of the server would take the caller's transaction with it."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise TopicError(
             f"{name!r} cannot be the name of a topic; use up to 200 letters, digits, dots, dashes and underscores, and "
             "begin with a letter or a digit"
         )
+    _refuse_others(partitions=partitions, max_bytes=max_bytes)
+    if retention_bytes is not None:
+        _refuse_others(retention_bytes=retention_bytes)
     if not 1 <= partitions <= _MOST_PARTITIONS:
         raise TopicError(f"a topic has 1 to {_MOST_PARTITIONS} partitions, not {partitions}")
     if compression not in ("none", "zstd"):
@@ -197,12 +229,20 @@ def _creation(  # noqa: PLR0913 - as above
     )
 
 
+def _refuse_others(**counts: int) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TopicError(f"{name} is a whole number, not {count!r}; give an int")
+
+
 def _kept(retention: timedelta | str | None) -> timedelta | None:
     if isinstance(retention, str):
         try:
             retention = parse_duration(retention)
         except ValueError as exc:
             raise TopicError(f"retention {retention!r} {exc}") from exc
+    if retention is not None and not isinstance(retention, timedelta):
+        raise TopicError(f"retention is a timedelta, or a text such as '7 days', not {retention!r}; give one of these")
     if retention is not None and retention <= timedelta(0):
         raise TopicError(f"retention is a time that is more than 0, not {retention}; leave it out to keep everything")
     return retention

@@ -25,7 +25,7 @@ class Wake:
         # Of the last poll: when it began, and the end of the pause after it.
         self._began = self._paused_until = 0.0
         self._rung = asyncio.Event()
-        self._was_rung = self._is_rung_for_all = False
+        self._was_rung = self._is_rung_for_all = self._is_expecting = False
 
     async def listen(self, url: str, topic_id: int, concerns: Callable[[Sequence[int]], bool]) -> None:
         """Hear the bell of a topic, where it concerns the reader, until cancelled."""
@@ -45,12 +45,16 @@ class Wake:
         self._was_rung = self._rung.is_set()
         self._rung.clear()
 
-    def end(self, *, has_found: bool) -> None:
-        """What it took is time to leave others too: then polls have more to find, the busier the server is."""
+    def end(self, *, has_found: bool, is_coming: bool = False) -> None:
+        """What it took is time to leave others too: then polls have more to find, the busier the server is.
+
+        What is coming has rung already, and does not ring again when it is there.
+        """
         now = time.monotonic()
         self._paused_until = max(self._began + self._least, now + min(now - self._began, self._longest))
-        if has_found:
-            self._wait, self._is_rung_for_all = self._least, self._was_rung
+        if has_found or (is_coming and not self._is_expecting):
+            self._wait, self._is_rung_for_all = self._least, self._was_rung and not is_coming
+        self._is_expecting = is_coming
 
     async def pause(self) -> None:
         """Before a poll that follows upon another: leave time for more to come."""

@@ -265,7 +265,8 @@ def test_a_topic_that_is_there_is_not_made_again(connection, application, orders
     with pytest.raises(TopicError, match="'orders' is there already; use it"):
         topics.create_sync(application, "orders", partitions=2)
     with pytest.raises(
-        TopicError, match="with 2 partitions and not 3; use it as it is, or give it more with add_partitions"
+        TopicError,
+        match="with 2 partitions and not 3; use it as it is, or give it more with `headwater topics add-partitions",
     ):
         topics.create_sync(application, "orders", partitions=3)
     # The transaction is as it was.

@@ -9,6 +9,7 @@ from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.backoff import Backoff
 from headwater.topics import Message, Subscriber, subscribe
+from tests.proxy import Proxy
 from tests.subscribing import numbers, quick, reading, until
 
 MODES = pytest.mark.parametrize("mode", ["partition", "shared"])
@@ -131,6 +132,47 @@ async def test_one_who_was_overtaken_puts_nothing_aside(topics_url, connection, 
         topics.seek(connection, "single", "billing", "earliest")
         with pytest.raises(LeaseLost):
             await batch.dead(batch.messages[7], "mine")
+    assert dead(connection) == {}
+
+
+async def test_one_whose_claim_was_split_by_another_puts_nothing_aside(topics_url, connection, single):
+    settings = quick(mode="shared", max_attempts=1)
+    async with reading(topics_url, "single", "billing", settings) as stalled:
+        batch = await stalled.next()
+        connection.execute("update headwater.topic_member set lease_until = now() - interval '1 s'")
+        async with reading(topics_url, "single", "billing", settings) as heir:
+            assert numbers((await heir.next()).messages) == [0]
+            for message in batch.messages:
+                with pytest.raises(LeaseLost):
+                    await batch.dead(message, "mine")
+    assert dead(connection) == {}
+
+
+async def test_nothing_is_put_aside_that_was_not_given_out_since_the_database_was_away(
+    topics_url, connection, single, monkeypatch, caplog
+):
+    monkeypatch.setattr(subscribe, "_ANSWER_WITHIN", timedelta(milliseconds=300))
+    async with reading(topics_url, "single", "billing"):
+        connection.execute("update headwater.topic_cursor set suspect_until = 19")
+    with Proxy(topics_url) as proxy:
+        async with reading(proxy.url, "single", "billing") as member:
+            proxy.swallow = b"set suspect_until"
+            first = asyncio.create_task(member.next())
+            await until(lambda: "cannot be read" in caplog.text)
+            proxy.swallow = None
+            # Those that are made from now on work.
+            proxy.freeze()
+            assert numbers((await first).messages) == [0]
+    assert dead(connection) == {}
+
+
+async def test_a_message_that_goes_out_alone_is_not_to_blame_for_one_before_it_that_is_not_committed(
+    topics_url, connection, single
+):
+    async with reading(topics_url, "single", "billing"):
+        connection.execute("update headwater.topic_cursor set suspect_until = 19")
+    async with reading(topics_url, "single", "billing") as member:
+        assert [numbers((await member.next()).messages) for _ in range(3)] == [[0], [1], [2]]
     assert dead(connection) == {}
 
 

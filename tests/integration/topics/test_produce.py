@@ -13,7 +13,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.errors import ConnectionLost, SourceError, TopicError
 from headwater.postgres.connect import connect, connect_sync
 from headwater.postgres.statements import fetch, fetch_sync
-from headwater.topics import Message, Placed, Producer, ProducerSettings, statements
+from headwater.topics import Message, Placed, Producer, ProducerSettings, produce_statements
 from headwater.topics.append import encode_messages, frame_messages
 from tests.proxy import Proxy
 from tests.servers import postgres_settings
@@ -179,14 +179,14 @@ async def test_a_batch_whose_backend_was_killed_is_sent_again(topics_url, connec
 
 async def test_two_attempts_of_one_batch_at_once_append_it_once(topics_url, connection, single):
     producer, frames = uuid4(), frame_messages(single, encode_messages(single, [Message(b"once")]), 0)
-    statement = statements.append_frames(single.id, *frames, producer, 1)
+    statement = produce_statements.append_batch(single.id, *frames, producer, 1)
     attempts = [await connect(topics_url, application_name="headwater producer") for _ in range(2)]
     async with asyncio.TaskGroup() as tasks:
         async with held(topics_url, single):
             answers = [tasks.create_task(fetch(attempt, statement)) for attempt in attempts]
             both = "select 1 from pg_locks where locktype = 'advisory' and not granted having count(*) = 2"
             await wait_for(connection, both)
-    assert [answer.result() for answer in answers] == [[[0]], [[0]]]
+    assert [answer.result()[0].first_offsets for answer in answers] == [[0], [0]]
     for attempt in attempts:
         await attempt.close()
     assert payloads(read_log(connection, single)) == [b"once"]
@@ -195,9 +195,9 @@ async def test_two_attempts_of_one_batch_at_once_append_it_once(topics_url, conn
 def test_what_is_older_than_what_a_producer_has_appended_is_refused(connection, single):
     producer, frames = uuid4(), frame_messages(single, encode_messages(single, [Message(b"x")]), 0)
     for sequence in (1, 2, 100):
-        fetch_sync(connection, statements.append_frames(single.id, *frames, producer, sequence))
+        fetch_sync(connection, produce_statements.append_batch(single.id, *frames, producer, sequence))
     with pytest.raises(psycopg.Error, match="and 2 is older; give each producer an id of its own") as raised:
-        fetch_sync(connection, statements.append_frames(single.id, *frames, producer, 2))
+        fetch_sync(connection, produce_statements.append_batch(single.id, *frames, producer, 2))
     assert raised.value.sqlstate == "HW001"
     # What is not needed any more was forgotten on the way.
     assert connection.execute("select array_agg(sequence) from headwater.topic_producer").fetchone() == ([100],)
@@ -327,15 +327,19 @@ async def test_an_unknown_topic_or_server_is_told_when_it_is_opened(topics_url):
 
 
 async def test_what_the_server_refuses_is_the_senders_to_know(topics_url, connection, single):
-    strict = f"{topics_url}&options=-c%20default_transaction_isolation%3Dserializable"
-    async with Producer(strict, "single", QUIET) as producer:
-        with pytest.raises(TopicError, match="use read committed"):
-            await producer.send(Message(b"x"))
     async with Producer(topics_url, "single", QUIET) as producer:
         connection.execute(f"alter function headwater.topic_log_{single.id}_append_1 rename to lost")
         with pytest.raises(SourceError, match="check the tables of topics") as raised:
             await producer.send(Message(b"x"))
         assert raised.value.sqlstate == "42883"
+
+
+async def test_producers_of_a_role_whose_transactions_are_serializable_get_gapless_offsets(topics_url, single):
+    strict = f"{topics_url}&options=-c%20default_transaction_isolation%3Dserializable"
+    async with Producer(strict, "single", QUIET) as first, Producer(strict, "single", QUIET) as second:
+        sends = [(first, second)[n % 2].send(Message(b"x")) for n in range(50)]
+        places = await asyncio.gather(*sends)
+    assert sorted(place.offset for place in places) == list(range(50))
 
 
 async def test_a_producer_looks_after_the_segments(topics_url, connection):

@@ -137,6 +137,53 @@ async def test_a_member_that_works_for_longer_than_its_lease_keeps_its_claim(top
         await batch.commit()
 
 
+WAITING = "select query from pg_stat_activity where application_name = 'headwater subscriber' and wait_event_type = 'Lock'"
+
+
+async def test_a_member_does_not_wait_for_a_transaction_that_commits_its_claim(topics_url, connection, single):
+    append(connection, single, 10)
+    async with (
+        reading(topics_url, "single", "billing", shared(max_messages=5)) as member,
+        await connect(topics_url) as own,
+    ):
+        batch = await member.next()
+        async with own.transaction():
+            await batch.commit(own)
+            assert numbers((await member.next()).messages) == [5, 6, 7, 8, 9]
+            assert await member.has_nothing()
+            assert connection.execute(WAITING).fetchall() == []
+        assert await member.has_nothing()
+
+
+async def test_a_claim_whose_transaction_is_rolled_back_is_claimed_again(topics_url, connection, single):
+    append(connection, single, 5)
+    async with reading(topics_url, "single", "billing", shared()) as member, await connect(topics_url) as own:
+        batch = await member.next()
+        with pytest.raises(ZeroDivisionError):
+            async with own.transaction():
+                await batch.commit(own)
+                raise ZeroDivisionError
+        assert numbers(await member.collect(5)) == list(range(5))
+
+
+async def test_nobody_waits_for_a_claim_that_one_who_is_gone_still_commits(topics_url, connection, single):
+    append(connection, single, 10)
+    async with (
+        reading(topics_url, "single", "billing", shared(max_messages=5)) as stalled,
+        await connect(topics_url) as own,
+    ):
+        batch = await stalled.next()
+        async with own.transaction():
+            await batch.commit(own)
+            await stalled.vanish()
+            connection.execute("delete from headwater.topic_member")
+            async with reading(topics_url, "single", "billing", shared(max_messages=5)) as heir:
+                assert numbers(await heir.collect(5)) == [5, 6, 7, 8, 9]
+                assert await heir.has_nothing()
+                assert connection.execute(WAITING).fetchall() == []
+    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+
+
 async def test_polls_of_an_idle_shared_group_write_nothing(topics_url, connection, single):
     append(connection, single, 10)
     async with reading(topics_url, "single", "billing", shared()) as member:

@@ -85,6 +85,28 @@ async def test_what_is_appended_later_comes_without_waiting_for_a_poll(topics_ur
         assert numbers((await waiting).messages) == [0]
 
 
+NUMBERING = (
+    "select 1 from pg_stat_activity where application_name = 'headwater subscriber' and query like '%topic_number_1%'"
+)
+
+
+@pytest.mark.parametrize("mode", ["partition", "shared"])
+async def test_what_another_one_numbers_is_looked_for_soon(topics_url, connection, orders, application, mode):
+    settings = quick(mode=mode, poll_longest=timedelta(seconds=600))
+    async with reading(topics_url, "orders", "billing", settings) as member:
+        waiting = asyncio.create_task(member.next())
+        await until(lambda: connection.execute(LISTENERS).fetchone())
+        append(connection, orders, 1)
+        await (await waiting).commit()
+        waiting = asyncio.create_task(member.next())
+        application.execute("select pg_advisory_xact_lock(headwater.topic_lock_key(%s, 65535))", [orders.id])
+        append(connection, orders, 1, begin=1)
+        await until(lambda: connection.execute(NUMBERING).fetchone())
+        topics.number_sync(application, orders)
+        application.commit()
+        assert numbers((await asyncio.wait_for(waiting, 15)).messages) == [1]
+
+
 async def test_without_listening_messages_come_by_polling(topics_url, connection, orders):
     async with reading(topics_url, "orders", "billing", quick(listens=False)) as member:
         assert await member.has_nothing()

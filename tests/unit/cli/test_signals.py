@@ -33,3 +33,16 @@ def test_sigterm_can_interrupt_what_waits_and_lets_it_clean_up():
 
 def test_a_stop_is_not_caught_by_those_who_catch_every_error():
     assert not issubclass(Stopped, Exception)
+
+
+def test_ctrl_c_asks_too_where_it_is_the_usual_end():
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_sigterm(or_ctrl_c=True) as stopping:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.wait(5)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.pause()
+
+    assert signal.getsignal(signal.SIGINT) is before

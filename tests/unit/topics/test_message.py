@@ -1,5 +1,6 @@
 """What a message may be, and where its key leads."""
 
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -32,6 +33,13 @@ def test_bytes_stay_as_they_are_and_other_values_become_json(payload, written):
         (Message(b"", "k" * 1025), "the key has 1025 bytes; at most 1024 are allowed"),
         (Message(b"", None, cast("dict[str, str]", {"n": 1})), "header 'n' is not a string by name and value"),
         (Message(b"x" * 90, "k" * 5, {"n": "v"}), "the message has 104 bytes, and the topic takes at most 100"),
+        (
+            Message(b"", None, cast("dict[str, str]", [("n", "v")])),
+            "the headers are a list; give a dict of strings, or none",
+        ),
+        (Message(b"", partition=1), r"a place already, with its partition, .*append Message\(message.payload"),
+        (Message(b"", offset=0), "a place already, with its offset"),
+        (Message(b"", created_at=datetime(2026, 11, 16, tzinfo=UTC)), "a place already, with its created_at"),
         ({"payload": 1}, "a message is a headwater.topics.Message, not a dict"),
     ],
 )

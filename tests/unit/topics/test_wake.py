@@ -45,6 +45,26 @@ async def test_where_messages_come_with_the_bell_nobody_looks_without_it():
     assert not await is_waiting(wake)
 
 
+async def test_what_is_coming_is_looked_for_without_the_bell():
+    wake = Wake(SETTINGS)
+    wake._rung.set()
+    await poll(wake, finds=True)
+    await poll(wake, finds=False)
+    assert await is_waiting(wake)
+    wake.begin()
+    wake.end(has_found=False, is_coming=True)
+    assert not await is_waiting(wake)
+
+
+async def test_what_is_coming_is_looked_for_less_and_less_often():
+    wake = Wake(SETTINGS)
+    for _ in range(10):
+        wake.begin()
+        wake.end(has_found=False, is_coming=True)
+        await wake.wait()
+    assert wake._wait == wake._least * 2**10
+
+
 async def test_a_message_that_came_without_the_bell_ends_that():
     wake = Wake(SETTINGS)
     wake._rung.set()

@@ -1,18 +1,16 @@
 """Reading a topic without a group: from a place on, and nothing is moved."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from threading import Event
 from typing import Final
 
 from headwater.cli.topics.printer import Printer
 from headwater.errors import PositionExpired
 from headwater.postgres.connect import Connection
-from headwater.postgres.statements import Statement, fetch_sync
+from headwater.postgres.statements import fetch_sync
 from headwater.topics import Message, Topic, number_sync
 from headwater.topics.frame import Framed, read_messages
-from headwater.topics.group import resolved
-from headwater.topics.group_statements import Place, resolve_position
+from headwater.topics.group import find_place, resolved
 from headwater.topics.statements import LogRow, read_bounds, read_frames
 from headwater.topics.subscribe_settings import Start
 
@@ -28,7 +26,7 @@ class Follower:
     def __init__(self, connection: Connection, topic: Topic, place: Start, partition: int | None) -> None:
         self._connection, self._topic, self._has_all = connection, topic, partition is None
         number_sync(connection, topic)
-        places = fetch_sync(connection, _places(topic, place, partition))
+        places = fetch_sync(connection, find_place(topic, place, partition))
         self._next = resolved(topic, place, places, partition)
         self._ends = {one.partition: one.next_offset for one in places}
 
@@ -62,14 +60,6 @@ class Follower:
         for message in read_messages(framed, row.partition, row.last_offset, row.created_at):
             if _offset(message) >= wanted:
                 yield message
-
-
-def _places(topic: Topic, place: Start, partition: int | None) -> Statement[Place]:
-    if isinstance(place, datetime):
-        return resolve_position(topic.id, "time", None, place, partition)
-    if isinstance(place, int):
-        return resolve_position(topic.id, "offset", place, None, partition)
-    return resolve_position(topic.id, place, None, None, partition)
 
 
 def _offset(message: Message) -> int:

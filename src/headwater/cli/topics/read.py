@@ -51,15 +51,10 @@ def read(
     if group is not None and partition is not None:
         raise SettingsError("a member of a group reads what falls to it; leave out --partition, or --group")
     printer = Printer(as_json=json or not sys.stdout.isatty(), limit=limit)
-    with stop_on_sigterm() as stopping, session(url) as connection:
+    with stop_on_sigterm(or_ctrl_c=follow) as stopping, session(url) as connection:
         require_topics(connection)
         topic = find_sync(connection, name)
-        try:
-            if group is not None:
-                Membership(connection, url, topic, group).run(place, printer, stopping, follows=follow)
-            else:
-                Follower(connection, topic, place, partition).run(printer, stopping, follows=follow)
-        except KeyboardInterrupt:
-            # That is how a reader ends it.
-            if not follow:
-                raise
+        if group is not None:
+            Membership(connection, url, topic, group).run(place, printer, stopping, follows=follow)
+        else:
+            Follower(connection, topic, place, partition).run(printer, stopping, follows=follow)

@@ -27,6 +27,10 @@ select bounds.partition, bounds.first_offset, bounds.next_offset,
     or bounds.partition = %(partition)s::integer
  order by bounds.partition;
 
+-- name: keep_topic
+-- Until the transaction ends, so that what was resolved is still there, in all partitions, when a cursor stands on it.
+select headwater.topic_keep_1(%(topic_id)s) is null;
+
 -- name: make_group
 -- The group with a cursor for each partition, unless it is there.
 with made as (
@@ -49,18 +53,13 @@ update headwater.topic_group
  where id = %(group_id)s;
 
 -- name: seek
--- Who reads there has to begin anew: with the epoch their commits are refused, and with the claims they have nothing.
--- The group comes first, here and wherever else it is changed, so that no two wait for each other.
+-- Who reads there has to begin anew: with the epoch their commits are refused. The group comes first, here and wherever else it
+-- is changed, so that no two wait for each other.
 with bumped as (
     update headwater.topic_group
        set generation = generation + 1
      where id = %(group_id)s
     returning id
-), gone as (
-    delete from headwater.topic_claim as claim
-     using bumped
-     where claim.group_id = bumped.id
-       and claim.partition = any(%(partitions)s::integer[])
 )
 update headwater.topic_cursor as cursor
    set next_offset = given.next_offset, epoch = cursor.epoch + 1, attempts = 0, suspect_until = -1,
@@ -69,6 +68,12 @@ update headwater.topic_cursor as cursor
  cross join unnest(%(partitions)s::integer[], %(offsets)s::bigint[]) as given (partition, next_offset)
  where cursor.group_id = bumped.id
    and cursor.partition = given.partition;
+
+-- name: forget_claims
+-- After `seek`, in a statement of its own: it sees the claim for which that has waited.
+delete from headwater.topic_claim
+ where group_id = %(group_id)s
+   and partition = any(%(partitions)s::integer[]);
 
 -- name: read_lag
 select topic, group_name, mode, is_paused, partition, next_offset, tip, claimed, lag, oldest_age, member, epoch, committed_at
@@ -347,6 +352,7 @@ select %(group_id)s, %(partition)s, %(offset)s, %(key)s, %(payload)s, %(headers)
          from headwater.topic_claim as claim
         where claim.group_id = %(group_id)s
           and claim.partition = %(partition)s
+          and claim.first_offset = %(first_offset)s
           and claim.epoch = %(epoch)s
        )
 on conflict (group_id, partition, message_offset)

@@ -1,6 +1,6 @@
 -- name: append_batch
--- Append what a producer gathered, in a transaction of its own. How many partitions the topic has by now comes with it, since
--- others may have added some.
+-- Append what a producer gathered, in a transaction of its own; no offsets if more is staged than that numbers by the way. How
+-- many partitions the topic has by now comes with it, since others may have added some.
 select headwater.topic_append_1(
            %(topic_id)s, %(partitions)b::integer[], %(counts)b::integer[], %(codecs)b::smallint[], %(frames)b::bytea[],
            %(producer)s::uuid, %(sequence)s::bigint

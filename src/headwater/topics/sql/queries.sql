@@ -27,11 +27,15 @@ with staged as (
 )
 select case when %(rings)s then pg_notify('headwater_topic_' || %(topic_id)s, '') end is not null;
 
--- name: append_frames
--- Append and number at once, in a transaction that ends soon: others wait for it. The offset of the first message of each frame.
-select headwater.topic_append_1(
-           %(topic_id)s, %(partitions)b::integer[], %(counts)b::integer[], %(codecs)b::smallint[], %(frames)b::bytea[],
-           %(producer)s::uuid, %(sequence)s::bigint
+-- name: hold_partitions
+-- Before appends to them in this transaction; what was staged and committed before gets its offsets. Whether that was all of it.
+select headwater.topic_hold_1(%(topic_id)s, %(partitions)s::integer[]);
+
+-- name: append_held
+-- Append to partitions that are held, in a transaction that ends soon: others wait for it. The offset of the first message of
+-- each frame. The function stands for that of the topic.
+select headwater.topic_log_0_append_1(
+           %(partitions)b::integer[], %(counts)b::integer[], %(codecs)b::smallint[], %(frames)b::bytea[]
        );
 
 -- name: has_staged
@@ -40,6 +44,14 @@ select exists (select from headwater.topic_commit where topic_id = %(topic_id)s)
 
 -- name: number_staged
 select headwater.topic_number_1(%(topic_id)s);
+
+-- name: see_latest
+-- First in a transaction: what was committed while it waited for a lock has to be seen, whatever the role's default is.
+set transaction isolation level read committed;
+
+-- name: is_latest
+-- Whether transactions are so by default.
+select current_setting('default_transaction_isolation') in ('read committed', 'read uncommitted');
 
 -- name: ring
 select pg_notify('headwater_topic_' || %(topic_id)s, '') is not null;

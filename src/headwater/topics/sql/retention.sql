@@ -2,9 +2,9 @@
 -- Until the transaction ends: whoever waits for a lock makes all others wait behind.
 select pg_catalog.set_config('lock_timeout', %(lock_ms)s::text, true);
 
--- name: see_latest
--- First in a transaction: what was committed while it waited for a lock has to be seen, whatever the role's default is.
-set transaction isolation level read committed;
+-- name: hold_topic
+-- Until the transaction ends nobody chooses a place in the topic.
+select from headwater.topic where id = %(topic_id)s for no key update;
 
 -- name: read_segments
 -- The segments of a topic, from the oldest on. A segment is read if all groups have dealt with all that is in it; a group

@@ -29,11 +29,10 @@ from headwater.spark.sinks.postgres.statements import LanePosition, Reached, Tab
 from headwater.spark.sinks.postgres.task import outcome
 from headwater.spark.sinks.sink import Written
 from headwater.spark.sinks.topic.messages import Mask, frames_of, outgoing
-from headwater.spark.sinks.topic.statements import lock_partitions
 from headwater.spark.sinks.topic.work import WHOLE, Work, Works
 from headwater.topics import Topic, find_sync
 from headwater.topics.frame import Framed
-from headwater.topics.statements import append_frames, ring
+from headwater.topics.statements import append_held, hold_partitions, ring
 
 # What one statement carries.
 _CALL_BYTES: Final = 16 * MIB
@@ -123,12 +122,14 @@ def append_in_order(connection: Connection, topic: Topic, frames: Sequence[tuple
     """Append frames in the transaction of the connection, which ends soon, and wake those who wait for the topic."""
     if not frames:
         return
-    fetch_sync(connection, lock_partitions(topic.id, (partition for partition, _ in frames)))
+    holding = hold_partitions(topic.id, (partition for partition, _ in frames))
+    while not fetch_sync(connection, holding)[0]:
+        pass
     sizes = np.cumsum([len(framed.frame) for _, framed in frames])
     for _, call in groupby(zip(frames, (sizes // _CALL_BYTES).tolist(), strict=True), key=itemgetter(1)):
         some = [one for one, _ in call]
         partitions, framed = [partition for partition, _ in some], [framed for _, framed in some]
-        fetch_sync(connection, append_frames(topic.id, partitions, framed))
+        fetch_sync(connection, append_held(topic.id, partitions, framed))
     fetch_sync(connection, ring(topic.id))
 
 

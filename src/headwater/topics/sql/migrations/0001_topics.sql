@@ -86,9 +86,73 @@ create function headwater.topic_lock_key(of_topic integer, of_partition integer)
     parallel safe
     return (29807::bigint << 48) | (of_topic::bigint << 16) | of_partition;
 
--- Append frames and return the offset of the first message of each. The locks are taken in one order by all, so that no two
--- wait for each other; they last until the transaction ends, so that offsets have the order of commits, and no gaps. A
--- producer that sends the same sequence again gets the answer that it missed.
+-- What waits for others and goes on by what they did has to see it: with the snapshot of an earlier statement it would give out
+-- offsets that others have given out since.
+create function headwater.topic_require_latest_1() returns void
+    language plpgsql
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'topics cannot be written in a transaction that is %; use read committed, the default of PostgreSQL',
+            current_setting('transaction_isolation') using errcode = 'HW003';
+    end if;
+end
+$$;
+
+-- Until the transaction ends no segment of the topic is dropped, and no partitions are added: for those who choose a place. It
+-- has the rights of its owner, since to lock a row takes the right to change it, which readers do not have.
+create function headwater.topic_keep_1(of_topic integer) returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform headwater.topic_require_latest_1();
+    perform from headwater.topic where id = of_topic for share;
+end
+$$;
+
+-- Take the locks for appends to partitions. What was staged and committed before comes first: of that, as much as is numbered
+-- at a time is numbered. Whether that was all; otherwise it is asked again, in this transaction or in the next. The locks are
+-- taken in one order by all, that of numbering before those of partitions, so that no two wait for each other. It has the rights
+-- of its owner: who may only append does not see what others have staged, and numbers it all the same.
+create function headwater.topic_hold_1(of_topic integer, of_partitions integer[]) returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    newest bigint;
+begin
+    perform headwater.topic_require_latest_1();
+    if not exists (select from headwater.topic_commit where topic_id = of_topic) then
+        perform headwater.topic_lock_1(of_topic, of_partitions);
+        return true;
+    end if;
+    perform pg_advisory_xact_lock(headwater.topic_lock_key(of_topic, 65535));
+    -- All of them, since it is not known yet where the next ones go.
+    perform headwater.topic_lock_1(of_topic, array(select partition from headwater.topic_partition where topic_id = of_topic));
+    newest := (select max(ordinal) from headwater.topic_commit where topic_id = of_topic);
+    perform headwater.topic_number_next_1(of_topic);
+    return not exists (select from headwater.topic_commit where topic_id = of_topic and ordinal <= newest);
+end
+$$;
+
+create function headwater.topic_lock_1(of_topic integer, of_partitions integer[]) returns void
+    language plpgsql
+as $$
+declare
+    one integer;
+begin
+    for one in select distinct given from unnest(of_partitions) as given order by given loop
+        perform pg_advisory_xact_lock(headwater.topic_lock_key(of_topic, one));
+    end loop;
+end
+$$;
+
+-- Append frames and return the offset of the first message of each, or null if more was staged before than is numbered at a
+-- time: then it is asked again. The locks last until the transaction ends, so that offsets have the order of commits, and no
+-- gaps. A producer that sends the same sequence again gets the answer that it missed.
 create function headwater.topic_append_1(
     of_topic integer,
     of_partitions integer[],
@@ -102,17 +166,11 @@ create function headwater.topic_append_1(
 as $$
 declare
     known headwater.topic_producer;
-    one integer;
     firsts bigint[];
 begin
-    -- With the snapshot of an earlier statement it would give out offsets that others have given out since.
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception 'offsets cannot be given out in a transaction that is %; use read committed, the default of PostgreSQL',
-            current_setting('transaction_isolation') using errcode = 'HW003';
+    if not headwater.topic_hold_1(of_topic, of_partitions) then
+        return null;
     end if;
-    for one in select distinct given from unnest(of_partitions) as given order by given loop
-        perform pg_advisory_xact_lock(headwater.topic_lock_key(of_topic, one));
-    end loop;
     if of_producer is not null then
         -- With the locks, so that an attempt whose answer was lost has ended.
         select producer.* into known
@@ -203,24 +261,48 @@ $$;
 
 -- Give offsets to what was staged and committed, in the order of the commits; returns for how many appends. One at a time
 -- does that; whoever finds somebody at it has nothing to do.
-create function headwater.topic_number_1(of_topic integer, most integer default 500) returns integer
+create function headwater.topic_number_1(of_topic integer) returns integer
+    language plpgsql
+as $$
+begin
+    perform headwater.topic_require_latest_1();
+    if not pg_try_advisory_xact_lock(headwater.topic_lock_key(of_topic, 65535)) then
+        return 0;
+    end if;
+    return headwater.topic_number_next_1(of_topic);
+end
+$$;
+
+-- The next of them, for the one who does that: the first, and as many more as are no more than so many and so many bytes. All
+-- of them pass through one array, which holds no more than 1 GB.
+create function headwater.topic_number_next_1(
+    of_topic integer,
+    most integer default 500,
+    most_bytes bigint default 16 * 1024 * 1024
+) returns integer
     language plpgsql
 as $$
 declare
     chosen bigint[];
     given record;
 begin
-    if not pg_try_advisory_xact_lock(headwater.topic_lock_key(of_topic, 65535)) then
-        return 0;
-    end if;
-    select array_agg(waiting.ordinal) into chosen
+    select array_agg(sized.ordinal) into chosen
       from (
-           select ordinal
-             from headwater.topic_commit
-            where topic_id = of_topic
-            order by ordinal
-            limit most
-      ) as waiting;
+           select waiting.ordinal,
+                  row_number() over (order by waiting.ordinal) as place,
+                  -- As it is stored: the frames themselves are not read for that.
+                  sum(pg_column_size(staged.frames)) over (order by waiting.ordinal) as bytes
+             from (
+                  select ordinal, staged_id
+                    from headwater.topic_commit
+                   where topic_id = of_topic
+                   order by ordinal
+                   limit most
+             ) as waiting
+             join headwater.topic_staged as staged on staged.id = waiting.staged_id
+      ) as sized
+     where sized.place = 1
+        or sized.bytes <= most_bytes;
     if chosen is null then
         return 0;
     end if;
@@ -243,16 +325,19 @@ begin
       from taken
      cross join unnest(taken.partitions, taken.counts, taken.codecs, taken.frames)
            with ordinality as each (partition, count, codec, frame, place);
-    perform headwater.topic_append_1(of_topic, given.partitions, given.counts, given.codecs, given.frames);
+    perform headwater.topic_lock_1(of_topic, given.partitions);
+    execute format('select headwater.topic_log_%s_append_1($1, $2, $3, $4)', of_topic)
+      using given.partitions, given.counts, given.codecs, given.frames;
     return cardinality(chosen);
 end
 $$;
 
--- The oldest offset of each partition, and the next to be given out. Writes nothing.
+-- The oldest offset of each partition, and the next to be given out. Writes nothing, and is volatile all the same, here and
+-- below: who has waited for a drop has to see what it has done.
 create function headwater.topic_bounds_1(of_topic integer)
     returns table (partition integer, first_offset bigint, next_offset bigint)
     language plpgsql
-    stable
+    volatile
 as $$
 begin
     return query execute format(
@@ -324,6 +409,8 @@ declare
     gone integer[];
     one integer;
 begin
+    -- First, as by those who choose a place and then read there.
+    perform from headwater.topic where id = of_topic for no key update;
     execute format('lock table only headwater.topic_log_%s in access exclusive mode', of_topic);
     select coalesce(array_agg(listed.segment order by listed.segment), '{}') into gone
       from headwater.topic_segments_1(of_topic) as listed
@@ -495,7 +582,7 @@ create table headwater.topic_dead_letter (
 create function headwater.topic_offset_at_1(of_topic integer, of_partition integer, low bigint, high bigint, at timestamptz)
     returns bigint
     language plpgsql
-    stable
+    volatile
 as $$
 declare
     found_last bigint;
@@ -527,7 +614,7 @@ $$;
 -- When the message of an offset got there; null if it is not there.
 create function headwater.topic_time_at_1(of_topic integer, of_partition integer, of_offset bigint) returns timestamptz
     language plpgsql
-    stable
+    volatile
 as $$
 declare
     found_at timestamptz;
@@ -678,6 +765,26 @@ begin
           from headwater.topic_free_claims_1(of_group, of_member, known_partitions, known_firsts) as one
          order by one.partition, one.first_offset
     loop
+        -- Nobody is waited for: neither for a transaction of an application that settles it, nor, with a lock in hand, for one
+        -- who has the cursor.
+        perform
+           from headwater.topic_claim as claim
+          where claim.group_id = of_group
+            and claim.partition = free.partition
+            and claim.first_offset = free.first_offset
+            and claim.epoch = free.epoch
+            for update skip locked;
+        if not found then
+            continue;
+        end if;
+        perform
+           from headwater.topic_cursor as cursor
+          where cursor.group_id = of_group
+            and cursor.partition = free.partition
+            for no key update skip locked;
+        if not found then
+            return;
+        end if;
         update headwater.topic_cursor as cursor
            set epoch = cursor.epoch + 1
          where cursor.group_id = of_group
@@ -690,16 +797,12 @@ begin
          where claim.group_id = of_group
            and claim.partition = free.partition
            and claim.first_offset = free.first_offset
-           and claim.epoch = free.epoch
         returning claim.partition, claim.first_offset, claim.last_offset, claim.attempts
              into partition, first_offset, last_offset, attempts;
-        if not found then
-            continue;
-        end if;
         if last_offset < free.last_offset then
             insert into headwater.topic_claim (group_id, partition, first_offset, last_offset, epoch, member, attempts)
             values (
-                of_group, free.partition, free.first_offset + 1, free.last_offset, free.epoch,
+                of_group, free.partition, free.first_offset + 1, free.last_offset, epoch,
                 '00000000-0000-0000-0000-000000000000', max_attempts
             );
         end if;
