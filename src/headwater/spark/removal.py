@@ -70,7 +70,6 @@ def find_remains(settings: PipelineSettings) -> Remains:
     kept: list[str] = []
     unreached: list[str] = []
     with_state = _reached(settings.state_url, "what it has written down", unreached)
-    with_source = _reached(settings.source.url, f"what it reads, {settings.source.slot}", unreached)
     owns_publication = False
     if with_state:
         with closing(connect_sync(settings.state_url)) as state:
@@ -78,7 +77,7 @@ def find_remains(settings: PipelineSettings) -> Remains:
             owns_publication = saved is not None and saved.owns_publication
     if isinstance(settings.source, TopicSettings):
         kept.append(f"group {settings.source.group} of topic {settings.source.topic}: others may go on from its cursors")
-    elif with_source:
+    elif _reached(settings.source.url, f"slot {settings.source.slot} and its publication", unreached):
         found += _of_source(settings, kept, owns_publication=owns_publication)
     for sink in settings.sinks:
         if isinstance(sink, _Positioned) and _reached(sink.url, f"positions of sink {sink.name}", unreached):
