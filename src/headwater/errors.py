@@ -134,6 +134,10 @@ class TopicError(HeadwaterError):
     """A topic, a group or a message that is not as it must be; nothing was written."""
 
 
+class JobError(HeadwaterError):
+    """A job that is not as it must be, or is not there; nothing was written."""
+
+
 class LeaseLost(HeadwaterError):
     """Somebody else has taken over what was to be settled; nothing moved, and it is dealt with there."""
 

@@ -74,6 +74,13 @@ PRINTED = {
         "a second one",
         "t     parcel None -> gone",
     ],
+    "jobs_with_two_workers.py": [
+        "invoices: 499, sent more than once: 0\n"
+        "the order that was rolled back has none: True\n"
+        "tried again: 10\n"
+        "both workers did some: True\n"
+        "given up: [('13', 'there is no such address')]\n",
+    ],
     "outbox_and_inbox.py": [
         "taken: True\nand when it comes once more: False\nan order that fails leaves no event: (1,)\n",
     ],

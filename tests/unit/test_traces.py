@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from headwater.outbox.trace import opentelemetry, trace_headers
+from headwater.traces import opentelemetry, trace_headers
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def looked_for_again():
 
 
 def test_without_opentelemetry_there_is_no_trace(monkeypatch):
-    monkeypatch.setattr("headwater.outbox.trace.find_spec", lambda name: None)
+    monkeypatch.setattr("headwater.traces.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert trace_headers() == {}
 

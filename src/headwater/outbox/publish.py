@@ -10,9 +10,9 @@ from headwater.errors import OutboxError
 from headwater.outbox import statements
 from headwater.outbox.event import MAX_PAYLOAD_BYTES, EncodedEvent, Event, encode_events
 from headwater.outbox.rights import granted
-from headwater.outbox.trace import trace_headers
 from headwater.outbox.transaction import AnyConnection, require_async, require_sync, require_transaction
 from headwater.postgres.statements import execute, execute_sync
+from headwater.traces import trace_headers
 
 # One statement takes about as much; more of either makes it no quicker, and a message of the protocol has an end.
 _CHUNK_EVENTS: Final = 1000

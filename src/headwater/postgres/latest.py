@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from headwater.postgres.statements import execute, execute_sync
-from headwater.topics import statements
+from headwater.postgres.statements import execute, execute_sync, fetch, load
+
+SQL: Final = load("headwater.postgres", "sql/latest.sql")
 
 
 @asynccontextmanager
@@ -17,7 +18,7 @@ async def latest(connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None
     is_ours = connection.info.transaction_status == TransactionStatus.IDLE
     async with connection.transaction():
         if is_ours:
-            await execute(connection, statements.see_latest())
+            await execute(connection, SQL["see_latest"].compose())
         yield
 
 
@@ -27,5 +28,11 @@ def latest_sync(connection: psycopg.Connection[Any]) -> Iterator[None]:
     is_ours = connection.info.transaction_status == TransactionStatus.IDLE
     with connection.transaction():
         if is_ours:
-            execute_sync(connection, statements.see_latest())
+            execute_sync(connection, SQL["see_latest"].compose())
         yield
+
+
+async def is_latest(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether single statements are such transactions by themselves."""
+    (answer,) = await fetch(connection, SQL["is_latest"].bind(bool))
+    return answer

@@ -13,13 +13,11 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from headwater.errors import ConnectionLost, SourceError, TopicError
+from headwater.errors import ConnectionLost, HeadwaterError, SchemaError, SourceError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import AsyncConnection, connect, describe, is_passing
+from headwater.postgres.latest import is_latest, latest
 from headwater.postgres.statements import Statement, fetch
-from headwater.topics import statements
-from headwater.topics.latest import latest
-from headwater.topics.topic import no_topics
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +29,21 @@ BACKOFF: Final = Backoff(longest=timedelta(seconds=1))
 _PASSING_STATES: Final = ("40", "55P03", "57014")
 # How long one is waited for who was hung up, before he is cancelled.
 _LEAVE_SECONDS: Final = 0.5
+# A prepared statement is there where there should be none, is not there, or does not fit any more: the session is one of
+# many behind a pooler, or the tables have changed.
+_UNPREPARED: Final = ("26000", "42P05", "0A000")
 # What our own functions raise, with what is to be done about it.
 _OWN_STATES: Final = "HW"
 
 
 class Session:
-    """One connection in autocommit mode, for one task; what does not last is raised as ConnectionLost."""
+    """One connection in autocommit mode, for one task; what does not last is raised as ConnectionLost.
+
+    What a capability calls its own refusals, and what it says where its tables are missing, is told by those who inherit.
+    """
+
+    _tables = "Headwater"
+    _own_error: type[HeadwaterError] = SourceError
 
     def __init__(self, url: str, application_name: str, answer_within: timedelta) -> None:
         self._url, self._name, self._answer_within = url, application_name, answer_within
@@ -82,12 +89,12 @@ class Session:
 
     @asynccontextmanager
     async def opening(self) -> AsyncIterator[AsyncConnection]:
-        """The connection, for the first statements, which find out whether the database has topics at all."""
+        """The connection, for the first statements, which find out whether the database has our tables at all."""
         connection = await self.opened()
         try:
             yield connection
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as exc:
-            raise no_topics() from exc
+            raise self._missing() from exc
         except psycopg.Error as exc:
             raise await self._translated(exc, connection) from exc
 
@@ -109,7 +116,7 @@ class Session:
         timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), _hang_up, connection)
         try:
             if self._is_latest is None:
-                (self._is_latest,) = await fetch(connection, statements.is_latest())
+                self._is_latest = await is_latest(connection)
             if self._is_latest:
                 yield connection
             else:
@@ -135,12 +142,54 @@ class Session:
         if connection.broken or is_passing(error) or state.startswith(_PASSING_STATES):
             return ConnectionLost(f"PostgreSQL at {describe(self._url)} did not do what was asked of it: {reason}")
         if state.startswith(_OWN_STATES):
-            return TopicError(reason)
+            return self._own_error(reason)
         return SourceError(
-            f"PostgreSQL at {describe(self._url)} refused what was asked of it: {reason}; check the tables of topics and "
-            "the rights of this role",
+            f"PostgreSQL at {describe(self._url)} refused what was asked of it: {reason}; check the tables of "
+            f"{self._tables} and the rights of this role",
             sqlstate=state,
         )
+
+    def _missing(self) -> HeadwaterError:
+        return SchemaError(f"this database has no tables of {self._tables}; make them first")
+
+
+class PreparedSession(Session):
+    """For several tasks, one after the other; rows come in binary form.
+
+    Statements are prepared, which spares their planning. Behind a pooler that does not know of prepared statements, the
+    first failure ends that, and is as a lost connection.
+    """
+
+    def __init__(self, url: str, application_name: str, answer_within: timedelta) -> None:
+        super().__init__(url, application_name, answer_within)
+        self._opening = asyncio.Lock()
+        self._prepares = True
+
+    async def opened(self) -> AsyncConnection:
+        async with self._opening:
+            connection = await super().opened()
+            if self._prepares:
+                connection.prepare_threshold = 1
+            return connection
+
+    async def fetch(self, statement: Statement[Row]) -> list[Row]:
+        return (await self._run(statement))[0]
+
+    async def execute(self, statement: Statement[object]) -> int:
+        """How many rows it touched."""
+        return (await self._run(statement))[1]
+
+    async def _run(self, statement: Statement[Row]) -> tuple[list[Row], int]:
+        async with self._using() as connection, connection.cursor(binary=True, row_factory=statement.row_factory) as cursor:
+            await cursor.execute(statement.query, statement.parameters)
+            return await cursor.fetchall() if cursor.description else [], cursor.rowcount
+
+    async def _translated(self, error: psycopg.Error, connection: AsyncConnection) -> Exception:
+        if error.sqlstate in _UNPREPARED and self._prepares:
+            self._prepares = False
+            await self._discard(connection)
+            return ConnectionLost("the server does not keep prepared statements; they are not used any more")
+        return await super()._translated(error, connection)
 
 
 def _hang_up(connection: AsyncConnection) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Final
 import psycopg
 
 from headwater.errors import TopicError
+from headwater.postgres.latest import latest, latest_sync
 from headwater.postgres.statements import Statement, fetch, fetch_sync
 from headwater.topics import statements
 from headwater.topics.frame import Framed, encode_frame
-from headwater.topics.latest import latest, latest_sync
 from headwater.topics.message import Encoded, Message, encode_message, partition_of
 from headwater.topics.topic import Topic, find, find_sync, require_async, require_sync
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from headwater.errors import HeadwaterError
+from headwater.postgres.session import leave
 from headwater.topics import produce_statements
 from headwater.topics.produce_settings import ProducerSettings
-from headwater.topics.session import Session, leave
+from headwater.topics.session import TopicSession
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class Bell:
     """
 
     def __init__(self, url: str, topic_id: int, settings: ProducerSettings) -> None:
-        self._session = Session(url, "headwater bell", settings.answer_within)
+        self._session = TopicSession(url, "headwater bell", settings.answer_within)
         self._topic_id, self._every = topic_id, settings.ring_every.total_seconds()
         self._partitions: set[int] = set()
         self._woken, self._closing = asyncio.Event(), asyncio.Event()

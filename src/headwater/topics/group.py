@@ -8,11 +8,11 @@ from typing import Any, Final
 import psycopg
 
 from headwater.errors import PositionExpired, TopicError
+from headwater.postgres.latest import latest, latest_sync
 from headwater.postgres.statements import Statement, execute, execute_sync, fetch, fetch_sync
 from headwater.topics import group_statements
 from headwater.topics.append import append_sync, number, number_sync
 from headwater.topics.group_statements import DeadLetter, Group, Lag, Place
-from headwater.topics.latest import latest, latest_sync
 from headwater.topics.message import Message
 from headwater.topics.subscribe_settings import Start, start_faults
 from headwater.topics.topic import NAME, Topic, find_sync

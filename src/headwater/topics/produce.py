@@ -12,6 +12,7 @@ from typing import Self
 from uuid import uuid4
 
 from headwater.errors import ConnectionLost, TopicError
+from headwater.postgres.session import leave
 from headwater.postgres.statements import Statement
 from headwater.topics import produce_statements
 from headwater.topics.append import encode_messages, frame_messages, partition_for
@@ -20,7 +21,7 @@ from headwater.topics.gather import Gathering, Placed, fail, settle
 from headwater.topics.message import Encoded, Message, encode_message
 from headwater.topics.produce_settings import ProducerSettings
 from headwater.topics.produce_statements import Appended
-from headwater.topics.session import Session, leave
+from headwater.topics.session import TopicSession
 from headwater.topics.topic import Topic, find
 from headwater.topics.upkeep import Upkeep
 
@@ -34,7 +35,7 @@ class Producer:
 
     def __init__(self, url: str, topic: str, settings: ProducerSettings | None = None) -> None:
         self._url, self._name, self._settings = url, topic, settings or ProducerSettings()
-        self._session = Session(url, "headwater producer", self._settings.answer_within)
+        self._session = TopicSession(url, "headwater producer", self._settings.answer_within)
         self._id, self._sequence = uuid4(), 0
         self._gathering = Gathering(self._settings)
         self._topic: Topic | None = None

@@ -15,9 +15,9 @@ from psycopg.pq import TransactionStatus
 
 from headwater.errors import SettingsError, TopicError
 from headwater.postgres.connect import Connection
+from headwater.postgres.latest import latest_sync
 from headwater.postgres.statements import Row, execute_sync, fetch_sync
 from headwater.topics import retention_statements
-from headwater.topics.latest import latest_sync
 from headwater.topics.retention_statements import Segment
 from headwater.topics.topic import Topic
 

@@ -93,14 +93,6 @@ def number_staged(topic_id: int) -> Statement[int]:
     return SQL["number_staged"].bind(int, topic_id=topic_id)
 
 
-def see_latest() -> Statement[None]:
-    return SQL["see_latest"].compose()
-
-
-def is_latest() -> Statement[bool]:
-    return SQL["is_latest"].bind(bool)
-
-
 def ring(topic_id: int) -> Statement[bool]:
     return SQL["ring"].bind(bool, topic_id=topic_id)
 

@@ -11,13 +11,13 @@ from typing import Final, Self, cast
 
 from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost
 from headwater.postgres.backoff import Backoff
+from headwater.postgres.session import BACKOFF
 from headwater.topics.batch import Batch
 from headwater.topics.group import open_group
 from headwater.topics.group_session import GroupSession
 from headwater.topics.member import Member
 from headwater.topics.owned import Owned
 from headwater.topics.reader import Found, Reader
-from headwater.topics.session import BACKOFF
 from headwater.topics.shared import Shared
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import find

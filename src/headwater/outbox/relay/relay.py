@@ -43,10 +43,10 @@ from headwater.outbox.relay.transaction import (
 from headwater.outbox.rights import granted
 from headwater.outbox.served import begin_serving
 from headwater.outbox.statements import identify_database
-from headwater.outbox.trace import trace_headers
 from headwater.outbox.transaction import require_async, require_sync
 from headwater.postgres.connect import complete, connect, connect_sync, describe, translated
 from headwater.postgres.statements import fetch
+from headwater.traces import trace_headers
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headwater.outbox.event import Event
 from headwater.outbox.relay.entry import Entry
-from headwater.outbox.trace import opentelemetry
+from headwater.traces import opentelemetry
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from headwater.errors import OutboxError
 from headwater.outbox.event import MAX_PAYLOAD_BYTES, EncodedEvent, Event, encode_events
 from headwater.outbox.relay.tracing import publish_span
-from headwater.outbox.trace import trace_headers
+from headwater.traces import trace_headers
 
 # An event, or what makes it when it is written: by then the database has given keys and defaults to new entities.
 Recordable: TypeAlias = "Event | Callable[[], Event]"

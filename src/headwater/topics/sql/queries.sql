@@ -45,14 +45,6 @@ select exists (select from headwater.topic_commit where topic_id = %(topic_id)s)
 -- name: number_staged
 select headwater.topic_number_1(%(topic_id)s);
 
--- name: see_latest
--- First in a transaction: what was committed while it waited for a lock has to be seen, whatever the role's default is.
-set transaction isolation level read committed;
-
--- name: is_latest
--- Whether transactions are so by default.
-select current_setting('default_transaction_isolation') in ('read committed', 'read uncommitted');
-
 -- name: ring
 select pg_notify('headwater_topic_' || %(topic_id)s, '') is not null;
 

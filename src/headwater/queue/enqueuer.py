@@ -1,0 +1,159 @@
+"""Enqueuing one by one at the price of many: callers share a statement and its commit."""
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from headwater.errors import HeadwaterError, JobError
+from headwater.postgres.session import leave
+from headwater.postgres.statements import fetch
+from headwater.queue import statements, work_statements
+from headwater.queue.enqueue import enqueuing
+from headwater.queue.job import NewJob, encode_payload
+from headwater.queue.session import QueueSession
+from headwater.queue.settings import EnqueuerSettings
+from headwater.queue.tracing import enqueue_span
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    job: NewJob
+    id: "asyncio.Future[int]"
+
+
+class Enqueuer:
+    """Open it with `async with`, and enqueue from any number of tasks of that loop.
+
+    Each call returns when its job is durable. A server that went away is waited for; a job whose answer was lost may be
+    there twice then, unless it has an `idempotency_key`.
+    """
+
+    def __init__(self, url: str, settings: EnqueuerSettings | None = None) -> None:
+        self._settings = settings or EnqueuerSettings()
+        self._session = QueueSession(url, "headwater enqueuer", self._settings.answer_within)
+        self._bell = QueueSession(url, "headwater enqueuer bell", self._settings.answer_within)
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived, self._filled, self._room, self._written = (asyncio.Event() for _ in range(4))
+        self._rung: set[str] = set()
+        self._is_open = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with self._session.opening() as connection:
+                await fetch(connection, work_statements.find_cancelled([]))
+        except BaseException:
+            await self._session.close()
+            raise
+        self._is_open = True
+        self._tasks = [asyncio.create_task(self._write(), name="enqueuer")]
+        if self._settings.rings:
+            self._tasks.append(asyncio.create_task(self._ring(), name="enqueuer bell"))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        for event in (self._arrived, self._filled):
+            event.set()
+        seconds = self._settings.close_within.total_seconds()
+        self._session.end_within(seconds)
+        await leave(self._tasks[0], self._session, seconds)
+        self._written.set()
+        for task in self._tasks[1:]:
+            await leave(task, self._bell, 1.0)
+        self._room.set()
+        self._fail(JobError("the enqueuer was closed before it knew that the job was enqueued"), self._waiting)
+
+    async def enqueue(  # noqa: PLR0913 - what a job is made of
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        queue: str = "default",
+        run_at: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        unique: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Enqueue a job in a transaction that is not the caller's, and return its id when it is durable."""
+        job = NewJob(kind, payload, queue, run_at, priority, key, unique, idempotency_key)
+        # The one who gives what cannot be enqueued hears of it, and none of those who share its transaction.
+        encode_payload(job)
+        while self._is_open and len(self._waiting) >= self._settings.waiting_jobs:
+            self._room.clear()
+            await self._room.wait()
+        if not self._is_open:
+            raise JobError("the enqueuer is not open; use it within `async with`")
+        one = _Waiting(job, asyncio.get_running_loop().create_future())
+        self._waiting.append(one)
+        self._arrived.set()
+        if len(self._waiting) >= self._settings.batch_jobs:
+            self._filled.set()
+        return await one.id
+
+    async def _write(self) -> None:
+        while self._waiting or self._is_open:
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            await self._linger()
+            count = min(len(self._waiting), self._settings.batch_jobs)
+            batch = [self._waiting.popleft() for _ in range(count)]
+            self._filled.clear()
+            self._room.set()
+            await self._write_these(batch)
+
+    async def _linger(self) -> None:
+        seconds = self._settings.linger.total_seconds()
+        if seconds and self._is_open and len(self._waiting) < self._settings.batch_jobs:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._filled.wait(), seconds)
+
+    async def _write_these(self, batch: list[_Waiting]) -> None:
+        jobs = [one.job for one in batch]
+        try:
+            with enqueue_span(jobs) as trace:
+                ids: list[int] = []
+                for statement in enqueuing(jobs, trace, rings=False):
+                    rows = await self._session.insist(statement, self._settings.give_up_after)
+                    ids += rows[0] if rows and isinstance(rows[0], list) else rows
+        except HeadwaterError as exc:
+            self._fail(exc, batch)
+            return
+        for one, id in zip(batch, ids, strict=True):
+            if not one.id.done():
+                one.id.set_result(id)
+        self._rung.update(job.queue for job in jobs)
+        self._written.set()
+
+    def _fail(self, error: HeadwaterError, batch: "list[_Waiting] | deque[_Waiting]") -> None:
+        for one in batch:
+            if not one.id.done():
+                one.id.set_exception(error)
+                # Asked for here, so that nobody is blamed for not asking who was cancelled in the same moment.
+                one.id.exception()
+
+    async def _ring(self) -> None:
+        """Wake workers after commits, and not too often; what cannot be rung is forgotten, since they look by themselves."""
+        while self._is_open or self._rung:
+            if not self._rung:
+                self._written.clear()
+                await self._written.wait()
+                continue
+            queues, self._rung = self._rung, set()
+            try:
+                await self._bell.fetch(statements.ring(queues))
+            except HeadwaterError as exc:
+                _log.debug("workers were not woken: %s", exc)
+            await asyncio.sleep(self._settings.ring_every.total_seconds())

@@ -1,0 +1,126 @@
+-- name: claim
+select %(queue)s::text as queue, id, kind, payload, priority, run_at, key, trace, created_at, attempt, epoch, is_cancelled, claimed_at
+  from headwater.queue_claim_1(
+           %(queue)s, %(kinds)s::text[], %(most)s, %(lease)s, %(worker)s, %(sweeps)s, %(after_run_ats)s::timestamptz[],
+           %(after_ids)s::bigint[]
+       );
+
+-- name: look
+-- When the next job of a queue becomes due, in how many seconds; how many seconds ago the oldest that nobody has was, and of
+-- which kind it is; and whether the queue has limits.
+select (
+           select extract(epoch from min(next.run_at) - clock_timestamp())::double precision
+             from generate_series(0, 9) as level
+            cross join lateral (
+                  select job.run_at
+                    from headwater.job as job
+                   where job.queue = %(queue)s
+                     and job.priority = level::smallint
+                     and job.run_at > clock_timestamp()
+                   order by job.run_at
+                   limit 1
+                  ) as next
+       ) as next_seconds,
+       oldest.seconds as oldest_seconds,
+       oldest.kind as oldest_kind,
+       exists (select from headwater.queue where name = %(queue)s and is_limited) as is_limited
+  from (values (1)) as one
+  left join lateral (
+       select extract(epoch from clock_timestamp() - first.run_at)::double precision as seconds, first.kind
+         from generate_series(0, 9) as level
+        cross join lateral (
+              select job.run_at, job.kind
+                from headwater.job as job
+               where job.queue = %(queue)s
+                 and job.priority = level::smallint
+                 and job.run_at <= clock_timestamp()
+                 and (job.lease_until is null or job.lease_until < clock_timestamp())
+               order by job.run_at
+               limit 1
+              ) as first
+        order by first.run_at
+        limit 1
+       ) as oldest on true;
+
+-- name: look_ahead
+-- Of that, only when the next one becomes due, which costs next to nothing.
+select extract(epoch from next.run_at - clock_timestamp())::double precision
+  from generate_series(0, 9) as level
+ cross join lateral (
+       select job.run_at
+         from headwater.job as job
+        where job.queue = %(queue)s
+          and job.priority = level::smallint
+          and job.run_at > clock_timestamp()
+        order by job.run_at
+        limit 1
+       ) as next
+ order by next.run_at
+ limit 1;
+
+-- name: finish
+-- Here and below: asked again after a lost answer, those that are not this one's any more were settled by the first time, or are
+-- somebody else's to settle; neither is known, and none is told of.
+select id
+  from headwater.queue_finish_1(%(ids)s::bigint[], %(epochs)s::integer[], %(outcome)s) as id
+ union
+select unnest(%(ids)s::bigint[]) where %(is_again)s;
+
+-- name: give_up
+select id
+  from headwater.queue_give_up_1(
+           %(ids)s::bigint[], %(epochs)s::integer[], %(errors)s::text[], %(error_classes)s::text[]
+       ) as id
+ union
+select unnest(%(ids)s::bigint[]) where %(is_again)s;
+
+-- name: postpone
+select id
+  from headwater.queue_postpone_1(
+           %(ids)s::bigint[], %(epochs)s::integer[], %(waits)s::interval[], %(errors)s::text[], %(error_classes)s::text[]
+       ) as id
+ union
+select unnest(%(ids)s::bigint[]) where %(is_again)s;
+
+-- name: release
+select id
+  from headwater.queue_release_1(%(ids)s::bigint[], %(epochs)s::integer[]) as id
+ union
+select unnest(%(ids)s::bigint[]) where %(is_again)s;
+
+-- name: renew
+select id, is_cancelled from headwater.queue_renew_1(%(ids)s::bigint[], %(epochs)s::integer[], %(lease)s);
+
+-- name: find_cancelled
+select id
+  from headwater.job
+ where id = any(%(ids)s::bigint[])
+   and is_cancelled;
+
+-- name: note_cron
+-- From when on a periodic job is one; when it was enqueued the last time, if it was one before.
+insert into headwater.job_cron (name, expression, fired_at)
+values (%(name)s, %(expression)s, clock_timestamp())
+    on conflict do nothing;
+
+-- name: read_cron
+select fired_at from headwater.job_cron where name = %(name)s;
+
+-- name: fire_cron
+-- Enqueue a periodic job for a time, unless that was done. The queue if it was, and nobody is woken by it otherwise.
+with fired as (
+    select headwater.queue_fire_1(%(name)s, %(expression)s, %(for_time)s) as is_first
+), made as (
+    insert into headwater.job (queue, kind, payload, priority)
+    select %(queue)s, %(kind)s, %(payload)s::text::jsonb, %(priority)s
+      from fired
+     where fired.is_first
+    returning id
+)
+select pg_notify('headwater_queue', %(queue)s) is not null from made;
+
+-- name: keep_days
+select headwater.queue_keep_days_1(%(kept)s);
+
+-- name: bound_waiting
+select pg_catalog.set_config('lock_timeout', %(lock_ms)s::text, true);

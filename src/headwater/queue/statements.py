@@ -1,0 +1,43 @@
+"""The SQL of enqueuing: statements with their parameters named."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headwater.postgres.statements import Statement, load
+from headwater.queue.job import NewJob
+
+SQL: Final = load("headwater.queue")
+
+
+def insert_jobs(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None, *, rings: bool) -> Statement[int]:
+    """Gives the ids, in the order of the jobs."""
+    return SQL["insert_jobs"].bind(int, rings=rings, **_columns(jobs, payloads, trace))
+
+
+def enqueue_keyed(
+    jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None, *, rings: bool
+) -> Statement[list[int]]:
+    """Gives one row: the ids, in the order of the jobs."""
+    return SQL["enqueue_keyed"].bind(
+        list,
+        rings=rings,
+        unique_keys=[job.unique for job in jobs],
+        idempotency_keys=[job.idempotency_key for job in jobs],
+        **_columns(jobs, payloads, trace),
+    )
+
+
+def ring(queues: Iterable[str]) -> Statement[int]:
+    return SQL["ring"].bind(int, queues=sorted(set(queues)))
+
+
+def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None) -> dict[str, object]:
+    return {
+        "queues": [job.queue for job in jobs],
+        "kinds": [job.kind for job in jobs],
+        "payloads": list(payloads),
+        "priorities": [job.priority for job in jobs],
+        "run_ats": [job.run_at for job in jobs],
+        "keys": [job.key for job in jobs],
+        "traces": [trace for _ in jobs],
+    }

@@ -1,0 +1,130 @@
+"""The SQL of workers: statements with their parameters and rows named."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from headwater.postgres.statements import Statement, load
+from headwater.queue.job import Job
+
+SQL: Final = load("headwater.queue", "sql/work.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """When the next job of a queue is due, how long the oldest due one waits already, and whether the queue has limits."""
+
+    next_seconds: float | None
+    oldest_seconds: float | None
+    oldest_kind: str | None
+    is_limited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    id: int
+    is_cancelled: bool
+
+
+def claim(  # noqa: PLR0913 - the parameters of the function
+    queue: str,
+    kinds: Sequence[str],
+    most: int,
+    lease: timedelta,
+    worker: str,
+    *,
+    sweeps: bool,
+    after_run_ats: Sequence[datetime | None],
+    after_ids: Sequence[int | None],
+) -> Statement[Job]:
+    return SQL["claim"].bind(
+        Job,
+        queue=queue,
+        kinds=list(kinds),
+        most=most,
+        lease=lease,
+        worker=worker,
+        sweeps=sweeps,
+        after_run_ats=list(after_run_ats),
+        after_ids=list(after_ids),
+    )
+
+
+def look(queue: str) -> Statement[Looked]:
+    return SQL["look"].bind(Looked, queue=queue)
+
+
+def look_ahead(queue: str) -> Statement[float]:
+    """No row if none is scheduled."""
+    return SQL["look_ahead"].bind(float, queue=queue)
+
+
+def finish(jobs: Sequence[Job], outcome: str, *, is_again: bool = False) -> Statement[int]:
+    return SQL["finish"].bind(int, outcome=outcome, is_again=is_again, **_of(jobs))
+
+
+def give_up(
+    jobs: Sequence[Job], errors: Sequence[str], error_classes: Sequence[str], *, is_again: bool = False
+) -> Statement[int]:
+    return SQL["give_up"].bind(int, errors=list(errors), error_classes=list(error_classes), is_again=is_again, **_of(jobs))
+
+
+def postpone(
+    jobs: Sequence[Job],
+    waits: Sequence[timedelta],
+    errors: Sequence[str],
+    error_classes: Sequence[str],
+    *,
+    is_again: bool = False,
+) -> Statement[int]:
+    return SQL["postpone"].bind(
+        int, waits=list(waits), errors=list(errors), error_classes=list(error_classes), is_again=is_again, **_of(jobs)
+    )
+
+
+def release(jobs: Sequence[Job], *, is_again: bool = False) -> Statement[int]:
+    return SQL["release"].bind(int, is_again=is_again, **_of(jobs))
+
+
+def renew(jobs: Sequence[Job], lease: timedelta) -> Statement[Renewed]:
+    return SQL["renew"].bind(Renewed, lease=lease, **_of(jobs))
+
+
+def find_cancelled(ids: Sequence[int]) -> Statement[int]:
+    return SQL["find_cancelled"].bind(int, ids=list(ids))
+
+
+def note_cron(name: str, expression: str) -> Statement[object]:
+    return SQL["note_cron"].bind(object, name=name, expression=expression)
+
+
+def read_cron(name: str) -> Statement[datetime]:
+    return SQL["read_cron"].bind(datetime, name=name)
+
+
+def fire_cron(  # noqa: PLR0913 - the columns
+    name: str, expression: str, for_time: datetime, *, queue: str, kind: str, payload: str, priority: int
+) -> Statement[bool]:
+    return SQL["fire_cron"].bind(
+        bool,
+        name=name,
+        expression=expression,
+        for_time=for_time,
+        queue=queue,
+        kind=kind,
+        payload=payload,
+        priority=priority,
+    )
+
+
+def keep_days(kept: timedelta) -> Statement[int]:
+    return SQL["keep_days"].bind(int, kept=kept)
+
+
+def bound_waiting(lock: timedelta) -> Statement[str]:
+    return SQL["bound_waiting"].bind(str, lock_ms=round(lock.total_seconds() * 1000))
+
+
+def _of(jobs: Sequence[Job]) -> dict[str, object]:
+    return {"ids": [job.id for job in jobs], "epochs": [job.epoch for job in jobs]}
