@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwater.errors import TopicError
 from headwater.topics.message import Encoded
 from headwater.topics.produce_settings import ProducerSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where a message stands."""
 
     partition: int
