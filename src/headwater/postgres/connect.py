@@ -4,9 +4,10 @@ An empty string means: everything from the environment. No password ever reaches
 `describe`, and libpq's complaints about a malformed string, which repeat that string, are not passed on.
 """
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -67,10 +68,28 @@ async def connect(url: str, **parameters: str) -> AsyncConnection:
     """Open an async connection in autocommit mode."""
     conninfo = complete(url, **parameters)
     with translated(conninfo):
-        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+        connection = await _through(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     _adapt(connection)
     _log_connected(connection, conninfo)
     return connection
+
+
+async def _through(connecting: Coroutine[Any, Any, AsyncConnection]) -> AsyncConnection:
+    """Brought to its end also for one who is cancelled, and closed then.
+
+    psycopg would leave the connection half open until it is collected, and the server would wait for its password.
+    """
+    task = asyncio.create_task(connecting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(task: "asyncio.Task[AsyncConnection]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().pgconn.finish()
 
 
 def complete(url: str, **parameters: str) -> str:

@@ -1,0 +1,48 @@
+"""Connections that are given up while they are made."""
+
+import asyncio
+import gc
+
+import pytest
+
+from headwater.postgres.connect import connect
+
+
+@pytest.fixture
+def uncollected():
+    """Whatever is left open is not closed by chance."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_one_who_is_cancelled_while_it_connects_leaves_no_connection_behind(uncollected):
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def take(reader, writer):
+        """A server that takes its time: it goes on when the client has given up."""
+        await reader.read(8)
+        asked.set()
+        await given_up.wait()
+        # What is no answer ends the attempt.
+        writer.write(b"x")
+        while await reader.read(1024):
+            pass
+        gone.set()
+        writer.close()
+
+    given_up = asyncio.Event()
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        task = asyncio.create_task(connect(f"host=127.0.0.1 port={port} user=x dbname=x"))
+        await asked.wait()
+        task.cancel()
+        # As long as somebody has the error, and so where it came from.
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        given_up.set()
+        async with asyncio.timeout(10):
+            await gone.wait()
+        assert raised
