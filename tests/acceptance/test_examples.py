@@ -26,6 +26,7 @@ from headwater.errors import SettingsError
 from headwater.outbox import OutboxRelay, RelaySettings
 from headwater.outbox.relay.metrics import RelayMetrics
 from headwater.postgres.connect import connect_sync
+from headwater.queue import EnqueuerSettings, WorkerSettings
 from headwater.spark.sources.options import parse_options
 from headwater.spark.sources.topic.options import parse_options as parse_topic_options
 from headwater.topics import ProducerSettings, SubscriberSettings
@@ -324,7 +325,7 @@ def test_what_is_included_of_an_example_is_whole():
                 assert not goes_on.startswith(" "), f"{name_of(page)} ends in the middle of {file}"
 
 
-def test_the_settings_in_the_guide_have_the_defaults_of_the_code():
+def test_the_settings_of_capture_in_its_guide_have_the_defaults_of_the_code():
     page = (ROOT / "docs" / "guides" / "library.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
     settings = CaptureSettings(url="", slot="headwater_shop", publications=("headwater_shop",))
@@ -342,9 +343,17 @@ def test_the_settings_of_the_relay_in_its_guide_have_the_defaults_of_the_code():
     assert {name: written(default) for name, default in relay_defaults().items()} == shown
 
 
-@pytest.mark.parametrize(("heading", "settings"), [("Producer", ProducerSettings), ("Subscriber", SubscriberSettings)])
-def test_the_settings_of_topics_in_their_guide_have_the_defaults_of_the_code(heading, settings):
-    page = (ROOT / "docs" / "guides" / "topics.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("guide", "heading", "settings"),
+    [
+        ("topics.md", "Producer", ProducerSettings),
+        ("topics.md", "Subscriber", SubscriberSettings),
+        ("queue.md", "Worker", WorkerSettings),
+        ("queue.md", "Enqueuer", EnqueuerSettings),
+    ],
+)
+def test_the_settings_in_a_guide_have_the_defaults_of_the_code(guide, heading, settings):
+    page = (ROOT / "docs" / "guides" / guide).read_text(encoding="utf-8")
     section = page.partition("## Settings")[2].partition(f"### {heading}")[2].partition("\n##")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
     assert {field.name: written(field.default) for field in fields(settings)} == shown

@@ -15,6 +15,7 @@ import typer
 
 from headwater import __version__
 from headwater.cli.check import check
+from headwater.cli.comms import comms
 from headwater.cli.config import Format, Level, LogLevel
 from headwater.cli.creek import creek
 from headwater.cli.demo import demo
@@ -28,6 +29,7 @@ from headwater.cli.outbox_relay import relay
 from headwater.cli.outbox_state import checkpoint, replay
 from headwater.cli.outbox_state import status as outbox_status
 from headwater.cli.pause import pause, resume
+from headwater.cli.queue import queue
 from headwater.cli.run import run as run_command
 from headwater.cli.signals import Stopped
 from headwater.cli.slots import slots
@@ -49,6 +51,7 @@ _log = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 app.command()(check)
+app.add_typer(comms, name="comms")
 app.add_typer(creek, name="creek")
 app.command()(demo)
 app.command()(destroy)
@@ -63,6 +66,7 @@ outbox.command("revive")(revive)
 outbox.command("status")(outbox_status)
 app.add_typer(outbox, name="outbox")
 app.command()(pause)
+app.add_typer(queue, name="queue")
 app.command()(resume)
 app.command("run")(run_command)
 app.add_typer(slots, name="slots")

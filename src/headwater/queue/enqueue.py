@@ -94,19 +94,22 @@ def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Sequence[NewJob
     return ids
 
 
-def enqueuing(jobs: Sequence[NewJob], trace: str | None, *, rings: bool) -> list[Statement[Any]]:
-    """The statements that enqueue jobs, or JobError."""
+def enqueuing(jobs: Sequence[NewJob], trace: str | Sequence[str | None] | None, *, rings: bool) -> list[Statement[Any]]:
+    """The statements that enqueue jobs of one trace, or of one each; or JobError."""
     if isinstance(jobs, NewJob) or not isinstance(jobs, Iterable):
         raise JobError(f"jobs are given as a list, not as a {type(jobs).__name__}; write [NewJob(...)]")
     given = list(jobs)
     payloads = [encode_payload(job) for job in given]
-    return [_statement(given[part], payloads[part], trace, rings=rings) for part in _parts(payloads)]
+    traces = [trace] * len(given) if trace is None or isinstance(trace, str) else trace
+    return [_statement(given[part], payloads[part], traces[part], rings=rings) for part in _parts(payloads)]
 
 
-def _statement(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None, *, rings: bool) -> Statement[Any]:
+def _statement(
+    jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], *, rings: bool
+) -> Statement[Any]:
     if any(job.unique is not None or job.idempotency_key is not None for job in jobs):
-        return statements.enqueue_keyed(jobs, payloads, trace, rings=rings)
-    return statements.insert_jobs(jobs, payloads, trace, rings=rings)
+        return statements.enqueue_keyed(jobs, payloads, traces, rings=rings)
+    return statements.insert_jobs(jobs, payloads, traces, rings=rings)
 
 
 def _ids(rows: list[Any]) -> list[int]:

@@ -18,6 +18,7 @@ from headwater.queue.job import NewJob, encode_payload
 from headwater.queue.session import QueueSession
 from headwater.queue.settings import EnqueuerSettings
 from headwater.queue.tracing import enqueue_span
+from headwater.traces import trace_headers
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     job: NewJob
+    # That of the one who waits, if there is one.
+    trace: str | None
     id: "asyncio.Future[int]"
 
 
@@ -94,7 +97,7 @@ class Enqueuer:
             await self._room.wait()
         if not self._is_open:
             raise JobError("the enqueuer is not open; use it within `async with`")
-        one = _Waiting(job, asyncio.get_running_loop().create_future())
+        one = _Waiting(job, trace_headers().get("traceparent"), asyncio.get_running_loop().create_future())
         self._waiting.append(one)
         self._arrived.set()
         if len(self._waiting) >= self._settings.batch_jobs:
@@ -122,19 +125,25 @@ class Enqueuer:
 
     async def _write_these(self, batch: list[_Waiting]) -> None:
         jobs = [one.job for one in batch]
+        written = 0
         try:
             with enqueue_span(jobs) as trace:
-                ids: list[int] = []
-                for statement in enqueuing(jobs, trace, rings=False):
+                for statement in enqueuing(jobs, [one.trace or trace for one in batch], rings=False):
                     rows = await self._session.insist(statement, self._settings.give_up_after)
-                    ids += rows[0] if rows and isinstance(rows[0], list) else rows
+                    ids = rows[0] if rows and isinstance(rows[0], list) else rows
+                    self._tell(batch[written : written + len(ids)], ids)
+                    written += len(ids)
         except HeadwaterError as exc:
             self._fail(exc, batch)
-            return
+        except Exception as exc:  # noqa: BLE001 - whatever it is, those who wait hear of it
+            _log.exception("jobs could not be enqueued")
+            self._fail(JobError(f"the job was not enqueued: {exc!r}"), batch)
+
+    def _tell(self, batch: list[_Waiting], ids: list[int]) -> None:
         for one, id in zip(batch, ids, strict=True):
             if not one.id.done():
                 one.id.set_result(id)
-        self._rung.update(job.queue for job in jobs)
+        self._rung.update(one.job.queue for one in batch)
         self._written.set()
 
     def _fail(self, error: HeadwaterError, batch: "list[_Waiting] | deque[_Waiting]") -> None:

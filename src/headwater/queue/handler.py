@@ -1,9 +1,9 @@
 """What a worker knows of the jobs that it does: a function for each kind, and the jobs that come by the clock. Pure."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -42,12 +42,23 @@ class Periodic:
         from cronsim import CronSim
 
         # It begins strictly before what it is given.
-        return next(CronSim(self.expression, before.astimezone(self.zone) + timedelta(microseconds=1), reverse=True))
+        begin = (before.astimezone(UTC) + timedelta(microseconds=1)).astimezone(self.zone)
+        times = CronSim(self.expression, begin, reverse=True)
+        last = self._first(times, lambda time: time <= before.astimezone(UTC))
+        # Backwards it means the second of such hours.
+        while (following := self.next(last)) <= before:
+            last = following
+        return last
 
     def next(self, after: datetime) -> datetime:
         from cronsim import CronSim
 
-        return next(CronSim(self.expression, after.astimezone(self.zone)))
+        times = CronSim(self.expression, after.astimezone(self.zone))
+        return self._first(times, lambda time: time > after.astimezone(UTC))
+
+    def _first(self, times: Iterable[datetime], is_right: Callable[[datetime], bool]) -> datetime:
+        """Of those of a clock that is set back: an hour comes twice then, and cronsim means the first."""
+        return next(time for time in (one.astimezone(UTC) for one in times) if is_right(time))
 
 
 def make_handler(kind: str, function: Function, timeout: timedelta | str, retry: RetryPolicy | None) -> Handler:
@@ -81,6 +92,6 @@ def make_periodic(expression: str, job: NewJob, zone: str, name: str | None) -> 
         ) from exc
     try:
         found = ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, TypeError) as exc:
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as exc:
         raise JobError(f"{zone!r} is no time zone; give one such as 'UTC' or 'Europe/Oslo'") from exc
     return Periodic(name or f"{job.queue}/{job.kind}/{expression}/{zone}", expression, found, job, payload)

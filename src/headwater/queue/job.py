@@ -108,14 +108,15 @@ def job_faults(job: NewJob) -> list[str]:
         )
     if job.run_at is not None and not _is_moment(job.run_at):
         faults.append(
-            f"run_at of job {job.kind!r} is {job.run_at!r}; give a datetime with a time zone, of the years 1001 to 9998, or none"
+            f"run_at of job {job.kind!r} is {job.run_at!r}; give a datetime with a time zone, of the years 1001 to 9998, or "
+            "none"
         )
     return faults
 
 
 def queue_fault(name: str) -> str | None:
     """What is wrong with the name of a queue, or None."""
-    if _QUEUE.fullmatch(name):
+    if isinstance(cast("object", name), str) and _QUEUE.fullmatch(name):
         return None
     return f"{name!r} cannot be a queue; use up to 100 letters, digits and . _ -, a letter or digit first"
 

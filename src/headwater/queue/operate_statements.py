@@ -74,6 +74,15 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """How many jobs of a queue were done of late."""
+
+    queue: str
+    last_hour: int
+    last_day: int
+
+
+@dataclass(frozen=True, slots=True)
 class Day:
     """What is kept of a day, as 20261117; without one, what has none of its own. The jobs are an estimate of the server."""
 
@@ -180,6 +189,10 @@ def read_limits(queue: str | None = None) -> Statement[Limits]:
 
 def measure_days() -> Statement[Day]:
     return SQL["measure_days"].bind(Day)
+
+
+def count_done() -> Statement[Done]:
+    return SQL["count_done"].bind(Done)
 
 
 def count_workers() -> Statement[int]:

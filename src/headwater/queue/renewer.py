@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread, Timer
@@ -42,9 +42,10 @@ class Renewer:
     def _run(self) -> None:
         # Some looks within a third of a lease, so that none is renewed much too late.
         every = self._lease.total_seconds() / 12
-        while not self._stopping.wait(every):
+        # A worker that was abandoned with its event loop has nothing to renew.
+        while not self._stopping.wait(every) and not self._loop.is_closed():
             now = time.monotonic()
-            self._loop.call_soon_threadsafe(self._see)
+            self._soon(self._see)
             if due := self._held.due(now, is_blocked=now - self._seen_at > self._lease.total_seconds()):
                 self._renew(due)
         if self._connection is not None:
@@ -55,6 +56,8 @@ class Renewer:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = connect_sync(self._url, application_name="headwater queue leases")
+                # What is prepared belongs to a session, and a pooler gives each transaction another one.
+                self._connection.prepare_threshold = None
             statement = work_statements.renew([one.job for one in due], self._lease)
             with _hanging_up(self._connection, self._lease.total_seconds() / 3):
                 renewed = {one.id: one.is_cancelled for one in fetch_sync(self._connection, statement)}
@@ -67,7 +70,11 @@ class Renewer:
             if holding.job.id in renewed:
                 holding.renewed_at = began
         if not self._stopping.is_set():
-            self._loop.call_soon_threadsafe(self._told, due, renewed)
+            self._soon(self._told, due, renewed)
+
+    def _soon(self, function: Callable[..., None], *given: object) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *given)
 
     def _see(self) -> None:
         self._seen_at = time.monotonic()

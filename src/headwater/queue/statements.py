@@ -9,13 +9,15 @@ from headwater.queue.job import NewJob
 SQL: Final = load("headwater.queue")
 
 
-def insert_jobs(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None, *, rings: bool) -> Statement[int]:
+def insert_jobs(
+    jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], *, rings: bool
+) -> Statement[int]:
     """Gives the ids, in the order of the jobs."""
-    return SQL["insert_jobs"].bind(int, rings=rings, **_columns(jobs, payloads, trace))
+    return SQL["insert_jobs"].bind(int, rings=rings, **_columns(jobs, payloads, traces))
 
 
 def enqueue_keyed(
-    jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None, *, rings: bool
+    jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], *, rings: bool
 ) -> Statement[list[int]]:
     """Gives one row: the ids, in the order of the jobs."""
     return SQL["enqueue_keyed"].bind(
@@ -23,7 +25,7 @@ def enqueue_keyed(
         rings=rings,
         unique_keys=[job.unique for job in jobs],
         idempotency_keys=[job.idempotency_key for job in jobs],
-        **_columns(jobs, payloads, trace),
+        **_columns(jobs, payloads, traces),
     )
 
 
@@ -31,7 +33,7 @@ def ring(queues: Iterable[str]) -> Statement[int]:
     return SQL["ring"].bind(int, queues=sorted(set(queues)))
 
 
-def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None) -> dict[str, object]:
+def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None]) -> dict[str, object]:
     return {
         "queues": [job.queue for job in jobs],
         "kinds": [job.kind for job in jobs],
@@ -39,5 +41,5 @@ def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], trace: str | None)
         "priorities": [job.priority for job in jobs],
         "run_ats": [job.run_at for job in jobs],
         "keys": [job.key for job in jobs],
-        "traces": [trace for _ in jobs],
+        "traces": list(traces),
     }

@@ -7,7 +7,7 @@ of the same trace, in whichever process that is. What an application's tracing m
 import logging
 import time
 from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Self
 
 from headwater.queue.handler import Function
@@ -30,13 +30,18 @@ def enqueue_span(jobs: Sequence[NewJob]) -> Iterator[str | None]:
     trace, propagator = found
     count = len(jobs) if isinstance(jobs, Sized) else 0
     attributes = {"messaging.system": "postgresql", "messaging.batch.message_count": count}
-    with trace.get_tracer(_NAME).start_as_current_span(
-        "enqueue", kind=trace.SpanKind.PRODUCER, attributes=attributes
-    ) as span:
-        carrier: dict[str, str] = {}
+    span, carrier = trace.INVALID_SPAN, dict[str, str]()
+    with _harmless():
+        span = trace.get_tracer(_NAME).start_span("enqueue", kind=trace.SpanKind.PRODUCER, attributes=attributes)
         if span.is_recording():
-            propagator.inject(carrier)
-        yield carrier.get("traceparent")
+            propagator.inject(carrier, trace.set_span_in_context(span))
+    try:
+        # Without a span of ours, what the application does meanwhile is part of its own.
+        with trace.use_span(span) if span.is_recording() else nullcontext():
+            yield carrier.get("traceparent")
+    finally:
+        with _harmless():
+            span.end()
 
 
 class JobSpan:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from headwater.errors import JobError
 from headwater.queue.counts import Counts
 from headwater.queue.handler import TIMEOUT, Function, Handler, Periodic, make_handler, make_periodic
-from headwater.queue.job import NewJob
+from headwater.queue.job import NewJob, queue_fault
 from headwater.queue.retry import RetryPolicy
 from headwater.queue.settings import WorkerSettings
 from headwater.queue.shift import Shift
@@ -31,6 +31,8 @@ class Worker:
         self._shift: Shift | None = None
         if not self.queues:
             raise JobError("a worker needs at least one queue; name it")
+        for fault in filter(None, map(queue_fault, self.queues)):
+            raise JobError(fault)
 
     @property
     def kinds(self) -> list[str]:

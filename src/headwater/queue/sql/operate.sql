@@ -133,6 +133,14 @@ select pg_catalog.substring(class.relname, '^job_done_([0-9]{8})$') as day,
  where part.inhparent = 'headwater.job_done'::regclass
  order by class.relname;
 
+-- name: count_done
+-- In the last hour and in the last day. That reads all of two days.
+select queue, count(*) filter (where finished_at > now() - interval '1 hour') as last_hour, count(*) as last_day
+  from headwater.job_done
+ where finished_at > now() - interval '1 day'
+   and outcome = 'done'
+ group by queue;
+
 -- name: count_workers
 -- Those that are connected, by the name that their connection for claims has; a pooler may hide some.
 select count(*)

@@ -696,6 +696,15 @@ begin
     end loop;
     delete from headwater.job_done_rest where finished_at < now() - kept;
     delete from headwater.job_idempotency where created_at < now() - greatest(kept, interval '1 day');
+    -- What has filled up since is as good as what is not there; keys come and go.
+    delete from headwater.queue_bucket as bucket
+     where bucket.filled_at < now() - interval '1 day'
+       and not exists (
+           select
+             from headwater.queue
+            where name = bucket.queue
+              and bucket.filled_at >= now() - greatest(rate_per, rate_per_key_per)
+       );
     return dropped;
 end
 $$;

@@ -1,0 +1,40 @@
+"""What tests of e-mails share: a database with their tables, connections to it, and a mail server."""
+
+import gc
+from contextlib import closing
+
+import pytest
+
+from headwater.comms import prepare_comms
+from headwater.postgres.connect import connect, connect_sync
+from tests.smtp import MailServer
+
+
+@pytest.fixture
+def comms_url(database):
+    """A database with the tables of e-mails and of the queue."""
+    with closing(connect_sync(database)) as connection:
+        prepare_comms(connection)
+    yield database
+    # psycopg leaves a connection whose making was cancelled to the collector, and PostgreSQL waits for it for a minute.
+    gc.collect()
+
+
+@pytest.fixture
+def connection(comms_url):
+    """In autocommit mode, as Headwater's own are."""
+    with closing(connect_sync(comms_url)) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def async_connection(comms_url):
+    connection = await connect(comms_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def mail_server():
+    with MailServer() as server:
+        yield server
