@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -53,6 +53,8 @@ class Claimer:
         self._overdue: dict[str, float] = {}
         self._said_at: dict[str, float] = {}
         self._ask_at: dict[str, float] = {}
+        # The queues that somebody has rung for; and that there are such.
+        self._wanted: set[str] = set()
         self._rung = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -62,8 +64,7 @@ class Claimer:
         if queue is None:
             for place in self._places.values():
                 place.sweep_at = 0.0
-        if queue is None or queue in self._places:
-            self._rung.set()
+        self._want(self._places if queue is None else self._places.keys() & {queue})
 
     def make_room(self) -> None:
         """Fewer jobs wait."""
@@ -73,13 +74,18 @@ class Claimer:
     def written(self) -> None:
         """Outcomes are: where there are limits, that lets others begin."""
         self.make_room()
-        if self._limited:
-            self._rung.set()
+        self._want(self._limited)
 
-    def due_within(self, seconds: float) -> None:
-        """A job becomes due by then."""
+    def due_within(self, seconds: float, queue: str | None = None) -> None:
+        """A job becomes due by then, in a queue or in any."""
         if seconds <= max(_NEAR_SECONDS, 2 * self._settings.poll.total_seconds()):
-            asyncio.get_running_loop().call_later(seconds, self._rung.set)
+            queues = self._places if queue is None else {queue}
+            asyncio.get_running_loop().call_later(seconds, self._want, queues)
+
+    def _want(self, queues: Collection[str]) -> None:
+        if queues:
+            self._wanted.update(queues)
+            self._rung.set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -108,9 +114,13 @@ class Claimer:
                     await asyncio.wait_for(self._stopping.wait(), wait)
 
     async def _round(self) -> None:
-        """Claim from each queue once, and wait if there was nothing."""
+        """Claim once from each queue that may have some, and wait if there was nothing."""
         self._rung.clear()
-        queues = list(self._places)
+        wanted, self._wanted = self._wanted, set()
+        now = time.monotonic()
+        queues = [
+            queue for queue, place in self._places.items() if queue in wanted or place.has_more or place.sweep_at <= now
+        ]
         random.shuffle(queues)
         for queue in queues:
             while not self._stopping.is_set():
@@ -124,10 +134,7 @@ class Claimer:
 
     async def _wait(self) -> None:
         """Until somebody rings, a job becomes due, or a sweep is."""
-        times = [place.sweep_at for place in self._places.values()]
-        # Those that are about to be are waited for: each round asks all of the queues.
-        soon = min(times) + self._settings.poll.total_seconds() / 10
-        left = max(one for one in times if one <= soon) - time.monotonic()
+        left = min(place.sweep_at for place in self._places.values()) - time.monotonic()
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._rung.wait(), left)
@@ -176,7 +183,7 @@ class Claimer:
         else:
             self._limited.discard(queue)
         if looked.next_seconds is not None:
-            self.due_within(max(0.0, looked.next_seconds))
+            self.due_within(max(0.0, looked.next_seconds), queue)
         self._overdue[queue] = looked.oldest_seconds or 0.0
         self._counts.overdue_seconds = max(self._overdue.values())
         if self._overdue[queue] > self._settings.overdue.total_seconds():
@@ -185,11 +192,11 @@ class Claimer:
     async def _ask(self, queue: str, now: float) -> None:
         """Somebody has rung, and there is nothing: it may be a job that is due in a moment."""
         if now < (ask_at := self._ask_at.get(queue, 0.0)):
-            self.due_within(ask_at - now)
+            self.due_within(ask_at - now, queue)
             return
         self._ask_at[queue] = now + _ASK_SECONDS
         for seconds in await self._session.fetch(work_statements.look_ahead(queue)):
-            self.due_within(max(0.0, seconds))
+            self.due_within(max(0.0, seconds), queue)
 
     def _say_overdue(self, queue: str, kind: str | None) -> None:
         now = time.monotonic()

@@ -1,0 +1,282 @@
+"""Leases: what blocks an event loop does not end them, what goes on for too long does, and whoever lost one is told."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from headwater import queue
+from headwater.queue import NewJob, lanes
+from tests.proxy import Proxy
+from tests.queueing import Busy, Elsewhere, count, end_leases, one_row, quick, running, states, worker_with
+from tests.subscribing import until
+from tests.waiting import eventually
+
+SHORT = timedelta(milliseconds=600)
+END_RENEWALS = (
+    "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'headwater queue leases'"
+)
+
+# A worker that tells of the job that it has, and does it for ever.
+WORKER = """
+import asyncio, sys
+from datetime import timedelta
+from headwater.queue import Worker, WorkerSettings
+
+worker = Worker(settings=WorkerSettings(concurrency=2, lease=timedelta(seconds=1)))
+
+@worker.handler("send")
+async def send(job):
+    print(job.id, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(worker.run(sys.argv[1]))
+"""
+
+
+async def test_a_job_that_takes_longer_than_its_lease_stays_with_its_worker(queue_url, connection):
+    busy = Busy(3 * SHORT.total_seconds())
+    workers = [worker_with(busy, settings=quick(lease=SHORT)) for _ in range(2)]
+    id = queue.enqueue_sync(connection, "send", "long")
+    async with running(*workers, url=queue_url):
+        await until(lambda: sum(worker.counts.done for worker in workers) == 1)
+    assert busy.got == ["long"]
+    assert sum(worker.counts.renewed for worker in workers) >= 2
+    assert one_row(connection, "state attempt", id) == ("done", 1)
+
+
+def test_a_handler_that_blocks_the_event_loop_keeps_its_job_within_its_time(queue_url, connection):
+    got = []
+
+    async def block(job):
+        got.append(job.attempt)
+        time.sleep(3 * SHORT.total_seconds())  # noqa: ASYNC251 - that is what it is about
+
+    one, other = (worker_with(block, settings=quick(lease=SHORT)) for _ in range(2))
+    id = queue.enqueue_sync(connection, "send")
+    with Elsewhere(one, queue_url), Elsewhere(other, queue_url):
+        eventually(lambda: one.counts.done + other.counts.done == 1)
+    assert got == [1]
+    assert one_row(connection, "state attempt", id) == ("done", 1)
+    assert one.counts.suspected_duplicates + other.counts.suspected_duplicates == 0
+
+
+def test_a_handler_that_blocks_beyond_its_time_is_taken_over_and_its_mark_is_refused(
+    queue_url, connection, monkeypatch, caplog
+):
+    monkeypatch.setattr(lanes, "_GRACE", timedelta(milliseconds=100))
+    attempts, taken_over = [], threading.Event()
+
+    async def block(job):
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            assert taken_over.wait(15)
+        else:
+            taken_over.set()
+
+    workers = [worker_with(block, settings=quick(lease=SHORT), timeout="0.2s") for _ in range(2)]
+    id = queue.enqueue_sync(connection, "send")
+    with Elsewhere(workers[0], queue_url), Elsewhere(workers[1], queue_url):
+        eventually(lambda: sum(worker.counts.done for worker in workers) == 1)
+        eventually(lambda: sum(worker.counts.suspected_duplicates for worker in workers) == 1)
+    assert attempts == [1, 2]
+    assert one_row(connection, "state attempt", id) == ("done", 2)
+    assert f"the outcome of job {id} of kind send is refused" in caplog.text
+
+
+def test_what_waits_behind_a_handler_that_blocks_the_event_loop_is_done_by_others(queue_url, connection):
+    set_free, blocked = threading.Event(), []
+
+    async def block(job):
+        if not blocked:
+            blocked.append(job.payload)
+            assert set_free.wait(15)
+
+    stuck = worker_with(block, settings=quick(lease=SHORT, concurrency=2))
+    queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    with Elsewhere(stuck, queue_url):
+        # One in hand, and one that waits for its turn.
+        eventually(lambda: blocked and stuck.counts.claimed == 2)
+        other = worker_with(Busy(), settings=quick(lease=SHORT))
+        with Elsewhere(other, queue_url):
+            eventually(lambda: other.counts.done == 1)
+            set_free.set()
+            eventually(lambda: stuck.counts.done == 1)
+    assert count(connection, "done") == 2
+    assert stuck.counts.suspected_duplicates == 0
+
+
+async def test_the_mark_of_one_who_was_overtaken_is_refused_counted_and_logged(queue_url, connection, caplog):
+    go_on, begun = asyncio.Event(), []
+
+    async def handle(job):
+        begun.append(job.attempt)
+        if job.attempt == 1:
+            end_leases(connection)
+            await go_on.wait()
+
+    # It may also be taken over by the other lane of the same worker.
+    workers = [worker_with(handle, settings=quick(concurrency=2)) for _ in range(2)]
+    id = queue.enqueue_sync(connection, "send")
+    async with running(*workers, url=queue_url):
+        await until(lambda: sum(worker.counts.done for worker in workers) == 1)
+        go_on.set()
+        await until(lambda: sum(worker.counts.suspected_duplicates for worker in workers) == 1)
+    assert begun == [1, 2]
+    assert one_row(connection, "state attempt", id) == ("done", 2)
+    (record,) = [record for record in caplog.records if "is refused" in record.message]
+    assert (record.job, record.kind, record.levelname) == (id, "send", "WARNING")
+
+
+async def test_a_handler_whose_job_is_anothers_is_stopped_when_its_lease_should_be_renewed(queue_url, connection):
+    stopped = []
+
+    async def handle(job):
+        if job.attempt == 1:
+            connection.execute("update headwater.job set epoch = epoch + 1, worker = 'another'")
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                stopped.append(job.id)
+                raise
+
+    worker = worker_with(handle, settings=quick(lease=SHORT))
+    id = queue.enqueue_sync(connection, "send")
+    async with running(worker, url=queue_url):
+        await until(lambda: stopped == [id])
+        await until(lambda: worker.counts.suspected_duplicates == 1)
+        assert worker.counts.leases_lost == 1
+
+
+async def test_what_waits_in_a_worker_and_is_anothers_by_now_is_not_begun(queue_url, connection, caplog):
+    go_on, begun = asyncio.Event(), []
+
+    async def handle(job):
+        begun.append(job.payload)
+        await go_on.wait()
+
+    worker = worker_with(handle, settings=quick(lease=SHORT, concurrency=1))
+    ids = queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    async with running(worker, url=queue_url):
+        await until(lambda: begun == [0] and worker.counts.waiting == 1)
+        connection.execute("update headwater.job set epoch = epoch + 1, lease_until = 'infinity' where id = %s", [ids[1]])
+        await until(lambda: worker.counts.leases_lost == 1)
+        go_on.set()
+        await until(lambda: worker.counts.done == 1)
+    assert begun == [0]
+    assert states(connection) == {ids[0]: "done", ids[1]: "claimed"}
+    # And it is forgotten.
+    assert "were not written" not in caplog.text
+
+
+def killed_with_two_jobs(url):
+    """What a worker had in hand when it was killed with SIGKILL."""
+    with subprocess.Popen([sys.executable, "-c", WORKER, url], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        begun = [int(worker.stdout.readline()) for _ in range(2)]
+        worker.send_signal(signal.SIGKILL)
+    return begun
+
+
+async def test_jobs_of_a_worker_that_is_killed_are_done_by_another_when_their_leases_end(queue_url, connection):
+    ids = queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    assert sorted(await asyncio.to_thread(killed_with_two_jobs, queue_url)) == ids
+    workers = [worker_with(Busy()) for _ in range(2)]
+    async with running(*workers, url=queue_url):
+        await until(lambda: sum(worker.counts.done for worker in workers) == 2)
+    assert [one_row(connection, "state attempt", id) for id in ids] == [("done", 2)] * 2
+
+
+async def test_a_job_that_kills_its_workers_is_given_up_in_the_end(queue_url, connection):
+    connection.execute("insert into headwater.job (kind, attempt, lease_until) values ('send', 5, now() - interval '1 s')")
+    busy = Busy()
+    worker = worker_with(busy)
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.dead == 1)
+    assert busy.got == []
+    ((error_class, error),) = connection.execute("select error_class, error from headwater.job_dead").fetchall()
+    assert error_class == "LeaseLost"
+    assert "begun 5 times and never settled" in error
+
+
+async def test_leases_are_renewed_over_a_new_connection_when_the_old_one_was_killed(queue_url, connection, caplog):
+    go_on = asyncio.Event()
+
+    async def handle(job):
+        await go_on.wait()
+
+    worker = worker_with(handle, settings=quick(lease=SHORT))
+    queue.enqueue_sync(connection, "send")
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.renewed >= 1)
+        connection.execute(END_RENEWALS)
+        renewed = worker.counts.renewed
+        await until(lambda: worker.counts.renewed >= renewed + 2)
+        go_on.set()
+        await until(lambda: worker.counts.done == 1)
+    assert worker.counts.leases_lost == 0
+
+
+async def test_outcomes_that_cannot_be_written_for_two_leases_are_given_up_and_the_jobs_done_again(
+    queue_url, connection, caplog
+):
+    with Proxy(queue_url) as proxy:
+
+        async def handle(job):
+            if job.attempt == 1:
+                proxy.refuse = True
+                proxy.cut()
+
+        worker = worker_with(handle, settings=quick(lease=timedelta(milliseconds=300)))
+        id = queue.enqueue_sync(connection, "send")
+        async with running(worker, url=proxy.url):
+            await until(lambda: "could not be written, and these are done again" in caplog.text)
+            assert states(connection) == {id: "claimed"}
+            proxy.refuse = False
+            await until(lambda: worker.counts.done == 1)
+    assert one_row(connection, "state attempt", id) == ("done", 2)
+
+
+async def test_a_lost_answer_to_a_mark_is_asked_for_again_and_no_duplicate_is_suspected(queue_url, connection):
+    with Proxy(queue_url) as proxy:
+
+        async def handle(job):
+            # The server does as it is told, and nobody hears of it.
+            proxy.mute = job.payload == "unheard of"
+
+        worker = worker_with(handle, settings=quick(answer_within=timedelta(milliseconds=500), listens=False))
+        async with running(worker, url=proxy.url):
+            # For the first ones it connects, and prepares what it says.
+            for n in range(1, 4):
+                queue.enqueue_sync(connection, "send", "heard of")
+                await until(lambda n=n: worker.counts.done == n)
+            queue.enqueue_sync(connection, "send", "unheard of")
+            await until(lambda: count(connection, "done") == 4)
+            assert worker.counts.done == 3
+            proxy.mute = False
+            await until(lambda: worker.counts.done == 4)
+    assert count(connection, "done") == 4
+    assert worker.counts.suspected_duplicates == 0
+
+
+async def test_leases_are_counted_from_before_the_claim(queue_url, connection):
+    """A claim whose answer takes long leaves less of the lease, and the worker knows."""
+    worker = worker_with(Busy(), settings=quick(lease=timedelta(seconds=5)))
+    seen = []
+
+    async def handle(job):
+        holding = worker._shift._held.find(job.id)
+        (until_,) = connection.execute("select lease_until from headwater.job").fetchone()
+        (now,) = connection.execute("select clock_timestamp()").fetchone()
+        seen.append(((until_ - now).total_seconds(), holding.renewed_at + 5 - time.monotonic()))
+
+    worker = worker_with(handle, settings=quick(lease=timedelta(seconds=5)))
+    queue.enqueue_sync(connection, "send")
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.done == 1)
+    ((on_the_server, here),) = seen
+    # The server's end of it is never before the worker's.
+    assert here <= on_the_server + 0.001
