@@ -16,7 +16,7 @@ from headwater.queue import Discard, Done, FullJitter, Job, Worker
 ORDERS, BAD = 500, 13
 
 
-def make_worker(sent: Counter[int], tried: Counter[int]) -> Worker:
+def make_worker(sent: Counter[int], tried: Counter[int], done: asyncio.Event) -> Worker:
     worker = Worker("default")
 
     @worker.handler("send-invoice", timeout="5s", retry=FullJitter(base="10ms", most=3))
@@ -29,6 +29,8 @@ def make_worker(sent: Counter[int], tried: Counter[int]) -> Worker:
             raise ConnectionError("the mail server hung up")
         await asyncio.sleep(0.001)
         sent[order] += 1
+        if len(sent) == ORDERS - 1:
+            done.set()
         return Done()
 
     return worker
@@ -44,8 +46,8 @@ async def place_order(connection: psycopg.AsyncConnection[Any], order: int, *, f
 
 
 async def main(url: str) -> None:
-    sent, tried = Counter[int](), Counter[int]()
-    workers = [make_worker(sent, tried) for _ in range(2)]
+    sent, tried, done = Counter[int](), Counter[int](), asyncio.Event()
+    workers = [make_worker(sent, tried, done) for _ in range(2)]
     running = [asyncio.create_task(worker.run(url)) for worker in workers]
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute("create table orders (id int primary key)")
@@ -54,8 +56,7 @@ async def main(url: str) -> None:
         await place_order(connection, ORDERS, fails=True)
         # A client that is not sure whether it did may do it again.
         await queue.enqueue(connection, "send-invoice", {"order": 7}, idempotency_key="order 7")
-        while (await (await connection.execute(UNFINISHED)).fetchone()) != (0,):
-            await asyncio.sleep(0.01)
+        await done.wait()
         for worker in workers:
             worker.stop()
         await asyncio.gather(*running)
@@ -67,7 +68,6 @@ async def main(url: str) -> None:
     print("given up:", given_up)
 
 
-UNFINISHED = "select count(*) from headwater.job"
 GIVEN_UP = "select payload ->> 'order', error from headwater.job_dead"
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, Self
 import psycopg
 
 from headwater.postgres.statements import fetch_sync
-from headwater.queue import FullJitter, Job, Worker, WorkerSettings, work_statements
+from headwater.queue import FullJitter, Job, NewJob, Worker, WorkerSettings, work_statements
 
 SECOND = timedelta(seconds=1)
 # One attempt after the other.
@@ -107,6 +107,17 @@ def worker_with(
 
     worker.handler(kind, **options)(handler)
     return worker
+
+
+# So many at once that a worker claims ahead of those in hand; a handler behind `warmed` has them done at once.
+WARM = [NewJob("send", "warm") for _ in range(64)]
+
+
+def warmed(handle: Any) -> Any:
+    async def handler(job: Job) -> Any:
+        return None if job.payload == "warm" else await handle(job)
+
+    return handler
 
 
 def claim(

@@ -17,7 +17,7 @@ from benchmarks.queues.stage import Stage, staged
 from benchmarks.report import Bar
 from headwater.postgres.statements import execute_sync
 
-# What is tried of each peer. Larger batches than these make none of them faster.
+# What is tried of each peer.
 PGQUEUER: Final = tuple(Pgqueuer(batch, has_pool) for has_pool in (False, True) for batch in (10, 100, 500, 1000))
 PROCRASTINATE: Final = tuple(Procrastinate(at_once, pool) for at_once, pool in ((10, 5), (30, 10), (64, 20)))
 PGMQ: Final = tuple(

@@ -1,4 +1,4 @@
-"""Jobs at a steady rate, one by one in their own transactions, and a worker that notes how old each is when it begins."""
+"""Jobs at a steady rate, in transactions of their own, and a worker that notes how old each is when it begins."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from benchmarks.queues.emails import work_until_over
 from benchmarks.queues.processes import Board
 from headwater import queue
 from headwater.postgres.connect import AsyncConnection
-from headwater.queue import Job, Worker, WorkerSettings
+from headwater.queue import Job, NewJob, Worker, WorkerSettings
 
 STEADY: Final = "steady"
 NOTE: Final = "note-the-time"
@@ -56,19 +56,21 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Enqueue so many jobs a second; connections take turns, and one that is late catches up."""
+    """Enqueue so many jobs a second, `per_call` in a transaction; connections take turns, and a late one catches up."""
 
     url: str
     per_second: int
     seconds: float
     connections: int = 1
+    per_call: int = 1
 
     def run(self, board: Board) -> Offered:
         return asyncio.run(self._run(board))
 
     def due(self, place: int) -> Iterator[float]:
-        """When the jobs of a connection are due, from the beginning on."""
-        return (number / self.per_second for number in range(place, round(self.per_second * self.seconds), self.connections))
+        """When the calls of a connection are due, from the beginning on."""
+        calls = self.per_second / self.per_call
+        return (number / calls for number in range(place, round(calls * self.seconds), self.connections))
 
     async def _run(self, board: Board) -> Offered:
         async with connections(self.url, self.connections) as opened:
@@ -83,8 +85,9 @@ class Offer:
             wait = began + due - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
-            await queue.enqueue(connection, NOTE, {"sent": time.time_ns()}, queue=STEADY)
-            board.note()
+            job = NewJob(NOTE, {"sent": time.time_ns()}, queue=STEADY)
+            await queue.enqueue_many(connection, [job] * self.per_call)
+            board.handled.value += self.per_call
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ def configure(level: LogLevel, style: LogFormat | None, stream: TextIO | None = 
     handler = logging.StreamHandler(target)
     handler.setFormatter(TextFormatter() if chosen is LogFormat.TEXT else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # They log whole addresses and headers, in which some providers want their keys.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -30,6 +30,9 @@ class Breaker:
         if not outcome.is_away:
             self.failures = 0
             return
+        if now < self.closed_until and outcome.retry_after is None:
+            # It was under way when another one has found out.
+            return
         self.failures += 1
         pause = self.backoff.after(self.failures, random.random() if jitter is None else jitter)
         if outcome.retry_after is not None:

@@ -95,9 +95,14 @@ class Claimer:
     @property
     def _has_room(self) -> bool:
         """Whether few wait, and what is done and not marked yet is not too much: a crash would have that done again."""
-        ahead, settings = self._pace.ahead, self._settings
-        most_held = ahead + settings.concurrency + 2 * settings.settle_most
-        return len(self._lanes) * 2 <= ahead and len(self._held) < most_held
+        wanted, settings = self._wanted_jobs, self._settings
+        most_held = wanted + settings.concurrency + 2 * settings.settle_most
+        return wanted > 0 and len(self._lanes) * 2 <= wanted and len(self._held) < most_held
+
+    @property
+    def _wanted_jobs(self) -> int:
+        """How many may wait: one for each lane that has nothing to do, and what is done within a moment."""
+        return self._lanes.idle + self._pace.ahead(time.monotonic())
 
     async def run(self) -> None:
         failures = 0
@@ -126,7 +131,7 @@ class Claimer:
             while not self._stopping.is_set():
                 self._room.clear()
                 if self._has_room:
-                    await self._claim(queue, self._pace.ahead - len(self._lanes))
+                    await self._claim(queue, self._wanted_jobs - len(self._lanes))
                     break
                 await self._room.wait()
         if not any(place.has_more for place in self._places.values()):
@@ -153,13 +158,14 @@ class Claimer:
             after_ids=place.ids,
         )
         jobs = await self._session.fetch(statement)
+        if not self._counts.is_database_up:
+            _log.info("jobs can be claimed again")
         self._counts.is_database_up = True
         self._counts.polls += 1
         self._take(jobs, began)
         if sweeps:
             self._counts.sweeps += 1
-            if len(jobs) < most:
-                await self._look(queue)
+            await self._look(queue)
         elif not jobs:
             await self._ask(queue, began)
         place.note(jobs, most, swept=sweeps, began=began, ended=time.monotonic())

@@ -27,6 +27,17 @@ async def look_after_days(url: str, settings: WorkerSettings) -> None:
             async with await connect(url, application_name="headwater queue days") as connection, latest(connection):
                 await fetch(connection, work_statements.bound_waiting(_LOCK_WITHIN))
                 await fetch(connection, work_statements.keep_days(settings.keep_done))
+            await _forget(url, settings.keep_done)
         except (psycopg.Error, HeadwaterError) as exc:
             _log.warning("days of finished jobs were not looked after, and are the next time: %s", exc)
         await asyncio.sleep(settings.maintain_every.total_seconds())
+
+
+async def _forget(url: str, kept: timedelta) -> None:
+    """What is in no day, some at a time."""
+    async with await connect(url, application_name="headwater queue days") as connection:
+        while True:
+            async with latest(connection):
+                (was_all,) = await fetch(connection, work_statements.forget(kept))
+            if was_all:
+                return

@@ -69,6 +69,8 @@ def make_handler(kind: str, function: Function, timeout: timedelta | str, retry:
         raise JobError(
             f"the handler of {kind!r} is no async function; write `async def`, and wrap what blocks in asyncio.to_thread"
         )
+    if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "wait", None))):
+        raise JobError(f"retry of the handler of {kind!r} is {retry!r}; give a policy, such as FullJitter(most=5)")
     limit = as_duration(timeout, f"timeout of the handler of {kind!r}")
     if not limit:
         raise JobError(f"timeout of the handler of {kind!r} is 0; give a time that is more")

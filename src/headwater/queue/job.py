@@ -12,6 +12,7 @@ from headwater.errors import JobError
 # Of a payload, as JSON. What is larger belongs into a table of its own, and its key into the job.
 MAX_BYTES: Final = 1024 * 1024
 _MOST_PRIORITY: Final = 9
+_JSON: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _MOST_NAME: Final = 200
 # As the table has it, which would refuse it in the midst of a transaction.
 _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -53,6 +54,8 @@ class Job:
     epoch: int = field(repr=False)
     is_cancelled: bool = field(repr=False)
     claimed_at: datetime
+    unsettled: int = field(default=0, repr=False)
+    lost: int = field(default=0, repr=False)
     queue: str = "default"
 
 
@@ -76,7 +79,7 @@ def encode_payload(job: NewJob, max_bytes: int = MAX_BYTES) -> str:
     for fault in job_faults(job):
         raise JobError(fault)
     try:
-        text = json.dumps(job.payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _JSON.encode(job.payload)
     except (TypeError, ValueError, RecursionError) as exc:
         raise JobError(
             f"the payload of job {job.kind!r} cannot be written as JSON: {exc}; give what JSON can express"

@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final, cast
 
@@ -13,7 +13,7 @@ from headwater.errors import JobError
 from headwater.queue.counts import Counts
 from headwater.queue.handler import Handler
 from headwater.queue.held import Holding
-from headwater.queue.job import Unreadable
+from headwater.queue.job import Job, Unreadable
 from headwater.queue.outcome import (
     Discard,
     Done,
@@ -37,6 +37,9 @@ _IN_A_ROW: Final = 50
 _END_SECONDS: Final = 5.0
 # No job is put off for longer: a database knows some thousand years, and no more.
 _LONGEST: Final = timedelta(days=36_500)
+# Of a job whose lease has ended so often it is written down that it is begun; and after so many it is given up.
+_SUSPECT: Final = 3
+_MOST_LOST: Final = 5
 # A handler that blocks the event loop is given so much time over its own before others may have its job.
 _GRACE: Final = timedelta(seconds=5)
 
@@ -44,16 +47,17 @@ _GRACE: Final = timedelta(seconds=5)
 class Lanes:
     """Jobs wait here until one of the lanes is free; `on_room` hears that fewer wait."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is given, and whom it tells
         self,
         handlers: Mapping[str, Handler],
         pace: Pace,
         counts: Counts,
         settle: Callable[[Settled], None],
         on_room: Callable[[], None],
+        note_begin: Callable[[Job], Awaitable[None]],
     ) -> None:
         self._handlers, self._pace, self._counts = handlers, pace, counts
-        self._settle, self._on_room = settle, on_room
+        self._settle, self._on_room, self._note_begin = settle, on_room, note_begin
         self._waiting: deque[Holding] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,10 +66,18 @@ class Lanes:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def idle(self) -> int:
+        """How many lanes have nothing to do."""
+        return len(self._idle)
+
     def open(self, concurrency: int) -> None:
         self._tasks = {asyncio.create_task(self._lane(), name=f"queue lane {place}") for place in range(concurrency)}
 
     def add(self, holdings: Iterable[Holding]) -> None:
+        if self._is_closing:
+            self._release(holdings)
+            return
         self._waiting.extend(holdings)
         self._counts.waiting = len(self._waiting)
         for _ in range(min(len(self._waiting), len(self._idle))):
@@ -81,15 +93,18 @@ class Lanes:
         self._on_room()
         return True
 
-    async def close(self, seconds: float) -> None:
-        """Begin none that waits, and see those in hand through, for so long; after that they are stopped."""
+    def refuse(self) -> None:
+        """Begin none that waits, or comes from now on."""
         self._is_closing = True
         waiting, self._waiting = self._waiting, deque()
         self._counts.waiting = 0
-        for holding in waiting:
-            self._settle(Settled(holding, Released()))
+        self._release(waiting)
         while self._idle:
             self._wake()
+
+    async def close(self, seconds: float) -> None:
+        """See those in hand through, for so long; after that they are stopped."""
+        self.refuse()
         if self._tasks:
             _, pending = await asyncio.wait(self._tasks, timeout=seconds)
             if pending:
@@ -98,6 +113,10 @@ class Lanes:
                 task.cancel()
             # A handler may take no notice of it, and nobody waits for it for ever.
             await asyncio.wait(self._tasks, timeout=_END_SECONDS)
+
+    def _release(self, holdings: Iterable[Holding]) -> None:
+        for holding in holdings:
+            self._settle(Settled(holding, Released()))
 
     def _wake(self) -> None:
         future = self._idle.popleft()
@@ -113,6 +132,7 @@ class Lanes:
                 in_a_row = 0
                 future = asyncio.get_running_loop().create_future()
                 self._idle.append(future)
+                self._on_room()
                 await future
             holding = self._waiting.popleft()
             self._counts.waiting = len(self._waiting)
@@ -154,11 +174,13 @@ class Lanes:
             return Finished("cancelled")
         if isinstance(job.payload, Unreadable):
             return GivenUp(cut(f"its payload cannot be read: {job.payload.error}"), job.payload.error_class)
-        if job.attempt > 1 and handler.retry.wait(job.attempt - 1, 0.0) is None:
-            return GivenUp(
-                f"begun {job.attempt - 1} times and never settled: each time its worker died, or stalled for a lease",
-                "LeaseLost",
-            )
+        if job.lost >= _SUSPECT:
+            if job.lost >= _MOST_LOST:
+                return GivenUp(
+                    f"begun {job.lost} times and not settled: each time its worker died, or stalled for a lease",
+                    "LeaseLost",
+                )
+            await self._note_begin(job)
         limit = asyncio.timeout(handler.timeout.total_seconds())
         try:
             async with limit:
@@ -173,7 +195,22 @@ class Lanes:
             return self._failed(holding, handler, late, "Timeout")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever it is, it is this job's
             return self._failed(holding, handler, exc)
+        self._say_late(holding, handler)
         return self._answered(holding, handler, answer)
+
+    def _say_late(self, holding: Holding, handler: Handler) -> None:
+        """Of one that could not be stopped in time, since it let nobody else have a turn."""
+        job, began_at = holding.job, holding.began_at or time.monotonic()
+        if (seconds := time.monotonic() - began_at) > handler.timeout.total_seconds():
+            _log.warning(
+                "job %d of kind %s took %.1f s, and may take %g: its handler blocks the event loop, or takes no notice of "
+                "being stopped; wrap what blocks in asyncio.to_thread",
+                job.id,
+                job.kind,
+                seconds,
+                handler.timeout.total_seconds(),
+                extra={"job": job.id, "kind": job.kind},
+            )
 
     def _interrupted(self, holding: Holding, handler: Handler, error: asyncio.CancelledError) -> Settlement:
         """The handler was stopped: because the job is cancelled, or another's, or because the worker ends."""
@@ -182,7 +219,7 @@ class Lanes:
         if not cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
             # It has waited for something of its own that was cancelled.
             return self._failed(holding, handler, error)
-        return Postponed(timedelta(0), "its worker was stopped before it was done", "Stopped")
+        return Postponed(timedelta(0), "its worker was stopped before it was done", "Stopped", counts=False)
 
     def _answered(self, holding: Holding, handler: Handler, answer: object) -> Settlement:
         match answer:
@@ -207,13 +244,16 @@ class Lanes:
         job = holding.job
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempt}
         said = _said(repr, error)
-        _log.warning("job %d of kind %s failed in attempt %d: %s", job.id, job.kind, job.attempt, said, extra=facts)
-        _log.debug("the job failed", exc_info=error, extra=facts)
+        # Where it came from is for whoever wrote the handler; what we say ourselves comes from nowhere.
+        origin = error if error.__traceback__ is not None else None
+        message = "job %d of kind %s failed in attempt %d: %s"
+        _log.warning(message, job.id, job.kind, job.attempt, said, exc_info=origin, extra=facts)
         return self._again(holding, handler, None, _said(str, error), error_class or type(error).__name__)
 
     def _again(self, holding: Holding, handler: Handler, wait: timedelta | None, error: str, error_class: str) -> Settlement:
         self._counts.failed += 1
-        by_policy = handler.retry.wait(holding.job.attempt, random.random())
+        # What ended with its worker is no failure of the job.
+        by_policy = handler.retry.wait(holding.job.attempt - holding.job.unsettled, random.random())
         if by_policy is None:
             return GivenUp(cut(error), error_class)
         return Postponed(min(by_policy if wait is None else wait, _LONGEST), cut(error), error_class)

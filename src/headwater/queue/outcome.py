@@ -60,11 +60,12 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """It comes again after a time."""
+    """It comes again after a time; it `counts` as an attempt, unless that was not its own fault."""
 
     wait: timedelta
     error: str
     error_class: str
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

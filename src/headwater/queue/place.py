@@ -16,6 +16,8 @@ from headwater.queue.job import Job
 _LEVELS: Final = 10
 # A sweep that takes long, because of what cannot be vacuumed, is made so much less often.
 _SHARE: Final = 20
+# However long one took: an event loop that was blocked meanwhile says nothing of the server.
+_MOST_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Place:
         self.has_more = len(jobs) >= most
         if swept:
             self.has_older = self.has_more
-            self.sweep_at = min(self.sweep_at, began + max(self.poll_seconds, _SHARE * (ended - began)))
+            self.sweep_at = min(self.sweep_at, began + max(self.poll_seconds, min(_SHARE * (ended - began), _MOST_SECONDS)))
         elif self.has_older and not self.has_more:
             self.sweep_at = ended
         if swept or not self.has_more:

@@ -12,7 +12,6 @@ from threading import Event, Thread, Timer
 
 import psycopg
 
-from headwater.errors import HeadwaterError
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import work_statements
@@ -61,7 +60,7 @@ class Renewer:
             statement = work_statements.renew([one.job for one in due], self._lease)
             with _hanging_up(self._connection, self._lease.total_seconds() / 3):
                 renewed = {one.id: one.is_cancelled for one in fetch_sync(self._connection, statement)}
-        except (psycopg.Error, HeadwaterError) as exc:
+        except Exception as exc:  # noqa: BLE001 - without this thread all leases would lapse
             _log.warning("leases of %d jobs were not renewed: %s", len(due), exc)
             if self._connection is not None:
                 self._connection.close()

@@ -65,7 +65,8 @@ class Settler:
                 await self._arrived.wait()
                 continue
             await self._linger()
-            batch, self._pending = self._pending, []
+            most = self._settings.settle_most
+            batch, self._pending = self._pending[:most], self._pending[most:]
             self._filled.clear()
             await self._write(batch)
 
@@ -80,14 +81,12 @@ class Settler:
                 await asyncio.wait_for(self._filled.wait(), self._settings.settle_after.total_seconds())
 
     async def _write(self, batch: Sequence[Settled]) -> None:
-        try:
-            for chosen in _grouped(batch):
-                await self._write_or_say(chosen)
-        finally:
-            for one in batch:
-                self._held.remove(one.holding)
-            waits = [one.settlement.wait.total_seconds() for one in batch if isinstance(one.settlement, Postponed)]
-            self._on_written(min(waits, default=None))
+        for chosen in _grouped(batch):
+            await self._write_or_say(chosen)
+        for one in batch:
+            self._held.remove(one.holding)
+        waits = [one.settlement.wait.total_seconds() for one in batch if isinstance(one.settlement, Postponed)]
+        self._on_written(min(waits, default=None))
 
     async def _write_or_say(self, batch: Sequence[Settled]) -> None:
         try:
@@ -123,14 +122,27 @@ class Settler:
                 self._time(settled.holding)
             case Finished():
                 counts.cancelled += 1
-            case GivenUp():
+            case GivenUp(error, error_class):
                 counts.dead += 1
+                self._say_given_up(settled.holding, f"{error_class}: {error}")
             case Postponed():
                 counts.retried += 1
             case Released():
                 counts.released += 1
             case other:
                 assert_never(other)
+
+    def _say_given_up(self, holding: Holding, reason: str) -> None:
+        job = holding.job
+        _log.error(
+            "job %d of kind %s is given up in attempt %d: %s; `headwater queue show %d` has it, and `retry` tries it again",
+            job.id,
+            job.kind,
+            job.attempt,
+            reason,
+            job.id,
+            extra={"job": job.id, "kind": job.kind, "attempt": job.attempt},
+        )
 
     def _time(self, holding: Holding) -> None:
         job, now = holding.job, datetime.now(UTC)
@@ -174,6 +186,7 @@ def _statement(batch: Sequence[Settled], *, is_again: bool) -> Statement[int]:
         case Postponed():
             postponed = [one for one in settlements if isinstance(one, Postponed)]
             errors, classes = [one.error for one in postponed], [one.error_class for one in postponed]
-            return work_statements.postpone(jobs, [one.wait for one in postponed], errors, classes, is_again=is_again)
+            waits, counts = [one.wait for one in postponed], [one.counts for one in postponed]
+            return work_statements.postpone(jobs, waits, errors, classes, counts=counts, is_again=is_again)
         case other:
             assert_never(other)

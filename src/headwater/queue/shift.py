@@ -18,6 +18,7 @@ from headwater.queue.crontab import Crontab
 from headwater.queue.days import look_after_days
 from headwater.queue.handler import Handler, Periodic
 from headwater.queue.held import Held, Holding
+from headwater.queue.job import Job
 from headwater.queue.lanes import Lanes
 from headwater.queue.outcome import Finished
 from headwater.queue.pace import Pace
@@ -51,9 +52,9 @@ class Shift:
         )
         self._held = Held(settings.lease)
         self._cancelling: set[asyncio.Task[None]] = set()
-        pace = Pace(settings.concurrency, max(settings.claim_most, settings.concurrency), time.monotonic())
+        pace = Pace(settings.claim_most, time.monotonic())
         self._settler = Settler(self._marks, self._held, counts, settings, self._written)
-        self._lanes = Lanes(handlers, pace, counts, self._settle, self._make_room)
+        self._lanes = Lanes(handlers, pace, counts, self._settle, self._make_room, self._note_begin)
         label = f"{socket.gethostname()}:{os.getpid()}"
         kinds = list(handlers)
         self._claimer = Claimer(self._claims, queues, kinds, label, settings, self._held, self._lanes, pace, counts)
@@ -107,6 +108,7 @@ class Shift:
         self, claiming: "asyncio.Task[None] | None", writing: "asyncio.Task[None] | None", renewer: Renewer | None
     ) -> None:
         self._claimer.stop()
+        self._lanes.refuse()
         await _end([*self._parts, *self._cancelling], 0)
         # What a claim that is under way brings is given back.
         await _end([claiming] if claiming is not None else [], _END_SECONDS)
@@ -131,6 +133,12 @@ class Shift:
 
     def _make_room(self) -> None:
         self._claimer.make_room()
+
+    async def _note_begin(self, job: Job) -> None:
+        try:
+            await self._aside.execute(work_statements.begin(job))
+        except HeadwaterError as exc:
+            _log.warning("it could not be written down that job %d is begun: %s", job.id, exc, extra={"job": job.id})
 
     def _cancel(self, id: int | None) -> None:
         """A job is to be cancelled, or any may be: what is written of them decides."""

@@ -61,30 +61,48 @@ def look_ahead(queue: str) -> Statement[float]:
 
 
 def finish(jobs: Sequence[Job], outcome: str, *, is_again: bool = False) -> Statement[int]:
-    return SQL["finish"].bind(int, outcome=outcome, is_again=is_again, **_of(jobs))
+    return SQL["finish"].bind(int, outcome=outcome, is_again=is_again, claimed_ats=_times(jobs), **_of(jobs))
 
 
 def give_up(
     jobs: Sequence[Job], errors: Sequence[str], error_classes: Sequence[str], *, is_again: bool = False
 ) -> Statement[int]:
-    return SQL["give_up"].bind(int, errors=list(errors), error_classes=list(error_classes), is_again=is_again, **_of(jobs))
+    return SQL["give_up"].bind(
+        int,
+        errors=list(errors),
+        error_classes=list(error_classes),
+        is_again=is_again,
+        claimed_ats=_times(jobs),
+        **_of(jobs),
+    )
 
 
-def postpone(
+def postpone(  # noqa: PLR0913 - the columns
     jobs: Sequence[Job],
     waits: Sequence[timedelta],
     errors: Sequence[str],
     error_classes: Sequence[str],
     *,
+    counts: Sequence[bool] = (),
     is_again: bool = False,
 ) -> Statement[int]:
     return SQL["postpone"].bind(
-        int, waits=list(waits), errors=list(errors), error_classes=list(error_classes), is_again=is_again, **_of(jobs)
+        int,
+        waits=list(waits),
+        counts=list(counts) or [True] * len(jobs),
+        errors=list(errors),
+        error_classes=list(error_classes),
+        is_again=is_again,
+        **_of(jobs),
     )
 
 
 def release(jobs: Sequence[Job], *, is_again: bool = False) -> Statement[int]:
     return SQL["release"].bind(int, is_again=is_again, **_of(jobs))
+
+
+def begin(job: Job) -> Statement[object]:
+    return SQL["begin"].bind(object, id=job.id, epoch=job.epoch)
 
 
 def renew(jobs: Sequence[Job], lease: timedelta) -> Statement[Renewed]:
@@ -118,12 +136,25 @@ def fire_cron(  # noqa: PLR0913 - the columns
     )
 
 
+def read_clock() -> Statement[datetime]:
+    return SQL["read_clock"].bind(datetime)
+
+
+def forget(kept: timedelta) -> Statement[bool]:
+    """Whether that was all."""
+    return SQL["forget"].bind(bool, kept=kept)
+
+
 def keep_days(kept: timedelta) -> Statement[int]:
     return SQL["keep_days"].bind(int, kept=kept)
 
 
 def bound_waiting(lock: timedelta) -> Statement[str]:
     return SQL["bound_waiting"].bind(str, lock_ms=round(lock.total_seconds() * 1000))
+
+
+def _times(jobs: Sequence[Job]) -> list[datetime]:
+    return [job.claimed_at for job in jobs]
 
 
 def _of(jobs: Sequence[Job]) -> dict[str, object]:

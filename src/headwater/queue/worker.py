@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from headwater.errors import JobError
 from headwater.queue.counts import Counts
@@ -42,6 +42,8 @@ class Worker:
         self, kind: str, *, timeout: timedelta | str = TIMEOUT, retry: RetryPolicy | None = None
     ) -> Callable[[F], F]:
         """Have an async function do the jobs of a kind, each within `timeout`; what it raises is retried by the policy."""
+        if not isinstance(cast("object", kind), str):
+            raise JobError('a handler is for a kind of jobs; write @worker.handler("send-invoice") above it, with the kind')
 
         def register(function: F) -> F:
             if kind in self._handlers:

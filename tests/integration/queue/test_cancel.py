@@ -8,7 +8,7 @@ import pytest
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, Retry, work_statements
-from tests.queueing import Busy, claim, end_leases, one_row, quick, running, soon, states, worker_with
+from tests.queueing import WARM, Busy, claim, end_leases, one_row, quick, running, soon, states, warmed, worker_with
 from tests.subscribing import until
 
 LISTENERS = "select pid from pg_stat_activity where application_name = 'headwater queue bell' and query ilike '%listen%'"
@@ -73,18 +73,18 @@ async def test_a_job_in_hand_is_stopped(queue_url, connection, listens):
 
 async def test_a_job_that_waits_in_a_worker_is_not_begun_and_the_worker_goes_on(queue_url, connection):
     handle = Waiting()
-    worker = worker_with(handle, settings=quick(concurrency=1))
-    ids = queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    worker = worker_with(warmed(handle), settings=quick(concurrency=1, claim_most=8))
+    ids = queue.enqueue_many_sync(connection, [*WARM, *(NewJob("send", n) for n in range(2))])[len(WARM) :]
     async with running(worker, url=queue_url):
         await until(lambda: handle.begun == ids[:1] and worker.counts.waiting == 1)
         await until(lambda: connection.execute(LISTENERS).fetchone())
         assert cancel(connection, ids[1]) == [(ids[1], True)]
         await until(lambda: worker.counts.cancelled == 1)
         handle.go_on.set()
-        await until(lambda: worker.counts.done == 1)
+        await until(lambda: worker.counts.done == len(WARM) + 1)
         # There is room again, of which nobody else tells.
         later = queue.enqueue_sync(connection, "send")
-        await until(lambda: worker.counts.done == 2)
+        await until(lambda: worker.counts.done == len(WARM) + 2)
     assert handle.begun == [ids[0], later]
 
 
@@ -157,3 +157,24 @@ async def test_many_are_cancelled_while_two_workers_have_them_and_each_is_one_th
     assert done == sum(state == "done" for state in after.values())
     assert len(busy.got) == len(set(busy.got))
     assert sum(worker.counts.suspected_duplicates for worker in workers) == 0
+
+
+async def test_a_unique_job_may_be_enqueued_again_as_soon_as_the_one_in_hand_is_cancelled(queue_url, connection):
+    handle = Waiting()
+    worker = worker_with(handle)
+    first = queue.enqueue_sync(connection, "send", unique="invoice 7")
+    async with running(worker, url=queue_url):
+        await until(lambda: handle.begun == [first])
+        cancel(connection, first)
+        second = queue.enqueue_sync(connection, "send", unique="invoice 7")
+        assert second != first
+        handle.go_on.set()
+        await until(lambda: worker.counts.done >= 1 and states(connection)[second] == "done")
+
+
+def test_one_whose_worker_is_gone_is_cancelled_at_once(connection):
+    id = queue.enqueue_sync(connection, "send")
+    claim(connection)
+    end_leases(connection)
+    assert cancel(connection, id) == [(id, False)]
+    assert states(connection) == {id: "cancelled"}

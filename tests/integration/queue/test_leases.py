@@ -9,9 +9,23 @@ import time
 from datetime import timedelta
 
 from headwater import queue
-from headwater.queue import NewJob, lanes
+from headwater.postgres.statements import execute_sync
+from headwater.queue import FullJitter, NewJob, lanes, work_statements
 from tests.proxy import Proxy
-from tests.queueing import Busy, Elsewhere, count, end_leases, one_row, quick, running, states, worker_with
+from tests.queueing import (
+    WARM,
+    Busy,
+    Elsewhere,
+    claim,
+    count,
+    end_leases,
+    one_row,
+    quick,
+    running,
+    states,
+    warmed,
+    worker_with,
+)
 from tests.subscribing import until
 from tests.waiting import eventually
 
@@ -158,16 +172,16 @@ async def test_what_waits_in_a_worker_and_is_anothers_by_now_is_not_begun(queue_
         begun.append(job.payload)
         await go_on.wait()
 
-    worker = worker_with(handle, settings=quick(lease=SHORT, concurrency=1))
-    ids = queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    worker = worker_with(warmed(handle), settings=quick(lease=SHORT, concurrency=1, claim_most=8))
+    ids = queue.enqueue_many_sync(connection, [*WARM, *(NewJob("send", n) for n in range(2))])[len(WARM) :]
     async with running(worker, url=queue_url):
         await until(lambda: begun == [0] and worker.counts.waiting == 1)
         connection.execute("update headwater.job set epoch = epoch + 1, lease_until = 'infinity' where id = %s", [ids[1]])
         await until(lambda: worker.counts.leases_lost == 1)
         go_on.set()
-        await until(lambda: worker.counts.done == 1)
+        await until(lambda: worker.counts.done == len(WARM) + 1)
     assert begun == [0]
-    assert states(connection) == {ids[0]: "done", ids[1]: "claimed"}
+    assert {id: states(connection)[id] for id in ids} == {ids[0]: "done", ids[1]: "claimed"}
     # And it is forgotten.
     assert "were not written" not in caplog.text
 
@@ -190,16 +204,40 @@ async def test_jobs_of_a_worker_that_is_killed_are_done_by_another_when_their_le
     assert [one_row(connection, "state attempt", id) for id in ids] == [("done", 2)] * 2
 
 
-async def test_a_job_that_kills_its_workers_is_given_up_in_the_end(queue_url, connection):
-    connection.execute("insert into headwater.job (kind, attempt, lease_until) values ('send', 5, now() - interval '1 s')")
+async def test_a_job_that_kills_its_workers_is_given_up_in_the_end_and_those_beside_it_are_not(queue_url, connection):
+    """Of the one it is written down that it is begun, each time; of the others, which only waited there, it is not."""
+    killer, _ = queue.enqueue_many_sync(connection, [NewJob("send", "kills"), NewJob("send", "beside")])
+    for _ in range(8):
+        for job in claim(connection):
+            if job.id == killer and job.lost >= 3:
+                execute_sync(connection, work_statements.begin(job))
+        end_leases(connection)
     busy = Busy()
     worker = worker_with(busy)
     async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.dead == 1 and worker.counts.done == 1)
+    assert busy.got == ["beside"]
+    ((id, error_class, error),) = connection.execute("select id, error_class, error from headwater.job_dead").fetchall()
+    assert (id, error_class) == (killer, "LeaseLost")
+    assert "times and not settled: each time its worker died" in error
+
+
+async def test_what_ended_with_its_worker_is_no_failure_of_the_job(queue_url, connection):
+    id = queue.enqueue_sync(connection, "send")
+    for _ in range(2):
+        claim(connection)
+        end_leases(connection)
+    attempts = []
+
+    async def fail(job):
+        attempts.append(job.attempt)
+        raise ValueError("no")
+
+    worker = worker_with(fail, retry=FullJitter(base="1ms", most=2))
+    async with running(worker, url=queue_url):
         await until(lambda: worker.counts.dead == 1)
-    assert busy.got == []
-    ((error_class, error),) = connection.execute("select error_class, error from headwater.job_dead").fetchall()
-    assert error_class == "LeaseLost"
-    assert "begun 5 times and never settled" in error
+    assert attempts == [3, 4]
+    assert one_row(connection, "state attempt", id) == ("error", 4)
 
 
 async def test_leases_are_renewed_over_a_new_connection_when_the_old_one_was_killed(queue_url, connection, caplog):

@@ -28,6 +28,7 @@ def named(day):
 
 def keep(connection, kept):
     (dropped,) = fetch_sync(connection, work_statements.keep_days(kept))
+    assert fetch_sync(connection, work_statements.forget(kept)) == [True]
     return dropped
 
 
@@ -103,6 +104,16 @@ def test_keys_of_idempotency_last_as_long_as_finished_jobs(connection):
     connection.execute("update headwater.job_idempotency set created_at = created_at - interval '2 days'")
     keep(connection, timedelta(days=7))
     assert queue.enqueue_sync(connection, "send", idempotency_key="x") != first
+
+
+def test_keys_of_jobs_that_are_not_done_are_kept_however_old_they_are(connection):
+    waits = queue.enqueue_sync(connection, "send", idempotency_key="a", run_at=datetime.now(UTC) + timedelta(days=30))
+    dead = queue.enqueue_sync(connection, "send", idempotency_key="b")
+    fetch_sync(connection, work_statements.give_up(claim(connection), ["broken"], ["ValueError"]))
+    connection.execute("update headwater.job_idempotency set created_at = created_at - interval '20 days'")
+    keep(connection, timedelta(days=7))
+    assert queue.enqueue_sync(connection, "send", idempotency_key="a") == waits
+    assert queue.enqueue_sync(connection, "send", idempotency_key="b") == dead
 
 
 def test_what_is_left_of_rates_of_keys_is_forgotten_when_it_is_full_again(connection):

@@ -5,7 +5,7 @@ import pytest
 
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
-from headwater.queue import NewJob, work_statements
+from headwater.queue import FullJitter, NewJob, work_statements
 from tests.queueing import SECOND, claim, end_leases, limit, one_row, quick, running, states, worker_with
 from tests.subscribing import until
 
@@ -257,3 +257,43 @@ async def test_a_wait_of_ages_is_cut_to_what_a_database_can_hold(queue_url, conn
     assert one_row(connection, "state attempt", id) == ("scheduled", 1)
     with pytest.raises(psycopg.errors.CheckViolation):
         connection.execute("update headwater.job set run_at = 'infinity'")
+
+
+@pytest.mark.parametrize("mark", [finish, give_up])
+def test_asked_again_what_another_one_has_settled_meanwhile_is_not_taken_for_ones_own(connection, mark):
+    """The first time was not heard, or never left; by then the lease had ended, and another one has done it."""
+    queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    first = claim(connection)
+    mark(connection, first[:1])
+    end_leases(connection)
+    second = claim(connection)
+    finish(connection, second)
+    assert mark(connection, first, is_again=True) == [first[0].id]
+
+
+@pytest.mark.parametrize("mark", [postpone, release])
+def test_asked_again_what_another_one_has_by_now_is_not_taken_for_ones_own(connection, mark):
+    queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    first = claim(connection)
+    mark(connection, first[:1])
+    end_leases(connection)
+    claim(connection)
+    assert [id for id in mark(connection, first, is_again=True) if id == first[1].id] == []
+
+
+async def test_a_job_that_is_given_up_is_logged_with_the_reason_and_what_to_do(queue_url, connection, caplog):
+    async def fail(job):
+        raise ValueError("no such address")
+
+    id = queue.enqueue_sync(connection, "send")
+    worker = worker_with(fail, retry=FullJitter(most=1))
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.dead == 1)
+    (record,) = [one for one in caplog.records if "given up" in one.message]
+    assert record.levelname == "ERROR"
+    assert (
+        f"job {id} of kind send is given up in attempt 1: ValueError: no such address; `headwater queue show {id}`"
+        in record.message
+    )
+    # And where it came from.
+    assert "raise ValueError" in caplog.text

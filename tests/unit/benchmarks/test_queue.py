@@ -77,6 +77,10 @@ def test_all_connections_together_offer_the_rate_and_take_turns():
     assert due[-1] < 2.0
 
 
+def test_jobs_that_share_a_transaction_are_due_together():
+    assert [*Offer("", per_second=800, seconds=0.02, per_call=4).due(0)] == pytest.approx([0.0, 0.005, 0.01, 0.015])
+
+
 def test_ages_are_from_when_a_job_was_sent_to_when_its_handler_began():
     ages = Ages()
     ages.note(1_000_000_000, 1_250_000_000)

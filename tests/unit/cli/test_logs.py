@@ -72,3 +72,9 @@ def test_without_a_style_a_terminal_gets_text():
     logger.info("hello")
 
     assert stream.getvalue().endswith("info headwater.test: hello\n")
+
+
+def test_clients_of_http_that_log_whole_addresses_are_silent_also_at_debug():
+    configure(LogLevel.DEBUG, LogFormat.JSON, io.StringIO())
+    assert not logging.getLogger("httpx").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("httpcore.http11").isEnabledFor(logging.DEBUG)

@@ -35,3 +35,10 @@ def test_the_time_that_a_provider_asks_for_counts_up_to_a_minute():
     # One who answers later does not open it again.
     breaker.note(away("slow down", 429, timedelta(seconds=1)), 0.0)
     assert breaker.closed_until == pytest.approx(60.0)
+
+
+def test_messages_that_were_under_way_together_count_as_one_failure():
+    breaker = Breaker()
+    for _ in range(8):
+        breaker.note(away("gone"), 0.0, jitter=0.0)
+    assert breaker.closed_until == pytest.approx(1.0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import JobError
-from headwater.queue import FullJitter, NewJob
+from headwater.queue import FullJitter, NewJob, Worker
 from headwater.queue.handler import make_handler, make_periodic
 
 EXPRESSIONS = ["* * * * *", "*/5 * * * *", "30 2 * * *", "0 0 * * 1", "15 14 1 * *", "0 3 29 2 *", "0 1-3 * * *"]
@@ -84,3 +84,20 @@ def test_what_is_no_expression_or_never_comes_is_refused(expression):
 def test_what_is_no_zone_is_refused(zone):
     with pytest.raises(JobError, match="is no time zone"):
         periodic("* * * * *", zone)
+
+
+def test_a_handler_without_its_kind_is_refused_where_it_stands():
+    async def lost(job):
+        pass
+
+    with pytest.raises(JobError, match=r'write @worker.handler\("send-invoice"\) above it'):
+        Worker().handler(lost)
+
+
+@pytest.mark.parametrize("retry", [5, "3", FullJitter])
+def test_what_is_no_policy_is_refused(retry):
+    async def handle(job):
+        pass
+
+    with pytest.raises(JobError, match="give a policy, such as FullJitter"):
+        Worker().handler("send", retry=retry)(handle)

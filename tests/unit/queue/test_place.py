@@ -102,9 +102,16 @@ def test_what_was_not_all_is_looked_for_at_once_and_from_where_it_was_left():
 def test_a_sweep_that_takes_long_is_made_less_often():
     place = Place(POLL)
     place.begin(0.0)
-    place.note([], 10, swept=True, began=0.0, ended=2.0)
-    assert not place.begin(39.9)
-    assert place.begin(40.0)
+    place.note([], 10, swept=True, began=0.0, ended=1.0)
+    assert not place.begin(19.9)
+    assert place.begin(20.0)
+
+
+def test_one_that_a_blocked_loop_made_long_is_not_waited_for_without_end():
+    place = Place(POLL)
+    place.begin(0.0)
+    place.note([], 10, swept=True, began=0.0, ended=60.0)
+    assert place.begin(60.0)
 
 
 def test_who_asks_for_a_sweep_while_one_goes_on_gets_another():

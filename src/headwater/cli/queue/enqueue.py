@@ -33,7 +33,7 @@ def enqueue(
         str | None, typer.Option("--unique", help="Of one there is one unfinished job of a kind.", show_default="none")
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Of one there is one job ever.", show_default="none")
+        str | None, typer.Option("--idempotency-key", help="Of one there is one job of a kind ever.", show_default="none")
     ] = None,
     url: Url = "",
     json: Json = False,

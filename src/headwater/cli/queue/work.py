@@ -149,6 +149,11 @@ async def _until_end(worker: Worker, working: "asyncio.Task[None]", stopping: as
     told, reporting = asyncio.create_task(stopping.wait()), asyncio.create_task(_report(worker, target))
     try:
         await asyncio.wait([working, told], return_when=asyncio.FIRST_COMPLETED)
+        _log.info(
+            "stopping: jobs in hand %d, up to %g s; again to end at once",
+            worker.counts.running,
+            worker.settings.stop_within.total_seconds(),
+        )
         worker.stop()
         await working
     finally:

@@ -18,7 +18,8 @@ grant select, insert on headwater.job_done, headwater.job_dead to {role};
 grant execute
    on function headwater.queue_take_1, headwater.queue_choose_1, headwater.queue_claim_1, headwater.queue_take_over_1,
       headwater.queue_finish_1, headwater.queue_give_up_1, headwater.queue_postpone_1, headwater.queue_release_1,
-      headwater.queue_renew_1, headwater.queue_cancel_1, headwater.queue_fire_1, headwater.queue_keep_days_1
+      headwater.queue_renew_1, headwater.queue_cancel_1, headwater.queue_fire_1, headwater.queue_keep_days_1,
+      headwater.queue_forget_1
    to {role};
 
 -- name: list_jobs

@@ -3,8 +3,8 @@
 with given as (
     select *
       from unnest(
-               %(queues)s::text[], %(kinds)s::text[], %(payloads)s::text[], %(priorities)s::smallint[],
-               %(run_ats)s::timestamptz[], %(keys)s::text[], %(traces)s::text[]
+               %(queues)b::text[], %(kinds)b::text[], %(payloads)b::text[], %(priorities)b::smallint[],
+               %(run_ats)b::timestamptz[], %(keys)b::text[], %(traces)b::text[]
            ) with ordinality as one (queue, kind, payload, priority, run_at, key, trace, place)
      order by place
 ), made as (

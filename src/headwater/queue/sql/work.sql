@@ -1,5 +1,6 @@
 -- name: claim
-select %(queue)s::text as queue, id, kind, payload, priority, run_at, key, trace, created_at, attempt, epoch, is_cancelled, claimed_at
+select %(queue)s::text as queue, id, kind, payload, priority, run_at, key, trace, created_at, attempt, epoch, unsettled,
+       lost, is_cancelled, claimed_at
   from headwater.queue_claim_1(
            %(queue)s, %(kinds)s::text[], %(most)s, %(lease)s, %(worker)s, %(sweeps)s, %(after_run_ats)s::timestamptz[],
            %(after_ids)s::bigint[]
@@ -7,7 +8,7 @@ select %(queue)s::text as queue, id, kind, payload, priority, run_at, key, trace
 
 -- name: look
 -- When the next job of a queue becomes due, in how many seconds; how many seconds ago the oldest that nobody has was, and of
--- which kind it is; and whether the queue has limits.
+-- which kind it is; and whether the queue has limits. The clock is asked by itself: an index is not searched by what may change.
 select (
            select extract(epoch from min(next.run_at) - clock_timestamp())::double precision
              from generate_series(0, 9) as level
@@ -16,7 +17,7 @@ select (
                     from headwater.job as job
                    where job.queue = %(queue)s
                      and job.priority = level::smallint
-                     and job.run_at > clock_timestamp()
+                     and job.run_at > (select clock_timestamp())
                    order by job.run_at
                    limit 1
                   ) as next
@@ -33,8 +34,8 @@ select (
                 from headwater.job as job
                where job.queue = %(queue)s
                  and job.priority = level::smallint
-                 and job.run_at <= clock_timestamp()
-                 and (job.lease_until is null or job.lease_until < clock_timestamp())
+                 and job.run_at <= (select clock_timestamp())
+                 and (job.lease_until is null or job.lease_until < (select clock_timestamp()))
                order by job.run_at
                limit 1
               ) as first
@@ -51,7 +52,7 @@ select extract(epoch from next.run_at - clock_timestamp())::double precision
          from headwater.job as job
         where job.queue = %(queue)s
           and job.priority = level::smallint
-          and job.run_at > clock_timestamp()
+          and job.run_at > (select clock_timestamp())
         order by job.run_at
         limit 1
        ) as next
@@ -59,12 +60,15 @@ select extract(epoch from next.run_at - clock_timestamp())::double precision
  limit 1;
 
 -- name: finish
--- Here and below: asked again after a lost answer, those that are not this one's any more were settled by the first time, or are
--- somebody else's to settle; neither is known, and none is told of.
+-- Here and below: asked again after a lost answer, what this claim has settled is found by its time, and what another one has is
+-- not.
 select id
   from headwater.queue_finish_1(%(ids)s::bigint[], %(epochs)s::integer[], %(outcome)s) as id
  union
-select unnest(%(ids)s::bigint[]) where %(is_again)s;
+select done.id
+  from unnest(%(ids)s::bigint[], %(claimed_ats)s::timestamptz[]) as given (id, claimed_at)
+  join headwater.job_done as done on done.id = given.id and done.claimed_at = given.claimed_at
+ where %(is_again)s;
 
 -- name: give_up
 select id
@@ -72,21 +76,38 @@ select id
            %(ids)s::bigint[], %(epochs)s::integer[], %(errors)s::text[], %(error_classes)s::text[]
        ) as id
  union
-select unnest(%(ids)s::bigint[]) where %(is_again)s;
+select dead.id
+  from unnest(%(ids)s::bigint[], %(claimed_ats)s::timestamptz[]) as given (id, claimed_at)
+  join headwater.job_dead as dead on dead.id = given.id and dead.claimed_at = given.claimed_at
+ where %(is_again)s;
 
 -- name: postpone
 select id
   from headwater.queue_postpone_1(
-           %(ids)s::bigint[], %(epochs)s::integer[], %(waits)s::interval[], %(errors)s::text[], %(error_classes)s::text[]
+           %(ids)s::bigint[], %(epochs)s::integer[], %(waits)s::interval[], %(counts)s::boolean[], %(errors)s::text[],
+           %(error_classes)s::text[]
        ) as id
  union
-select unnest(%(ids)s::bigint[]) where %(is_again)s;
+select job.id
+  from unnest(%(ids)s::bigint[], %(epochs)s::integer[]) as given (id, epoch)
+  join headwater.job as job on job.id = given.id and job.epoch = given.epoch and job.lease_until is null
+ where %(is_again)s;
 
 -- name: release
 select id
   from headwater.queue_release_1(%(ids)s::bigint[], %(epochs)s::integer[]) as id
  union
-select unnest(%(ids)s::bigint[]) where %(is_again)s;
+select job.id
+  from unnest(%(ids)s::bigint[], %(epochs)s::integer[]) as given (id, epoch)
+  join headwater.job as job on job.id = given.id and job.epoch = given.epoch and job.lease_until is null
+ where %(is_again)s;
+
+-- name: begin
+-- Of a job whose leases have ended again and again: from here on it is to blame.
+update headwater.job
+   set is_begun = true
+ where id = %(id)s
+   and epoch = %(epoch)s;
 
 -- name: renew
 select id, is_cancelled from headwater.queue_renew_1(%(ids)s::bigint[], %(epochs)s::integer[], %(lease)s);
@@ -98,13 +119,18 @@ select id
    and is_cancelled;
 
 -- name: note_cron
--- From when on a periodic job is one; when it was enqueued the last time, if it was one before.
+-- From when on a periodic job is one, at these times.
 insert into headwater.job_cron (name, expression, fired_at)
 values (%(name)s, %(expression)s, clock_timestamp())
-    on conflict do nothing;
+    on conflict (name) do update
+   set expression = excluded.expression, fired_at = excluded.fired_at
+ where job_cron.expression <> excluded.expression;
 
 -- name: read_cron
 select fired_at from headwater.job_cron where name = %(name)s;
+
+-- name: read_clock
+select clock_timestamp();
 
 -- name: fire_cron
 -- Enqueue a periodic job for a time, unless that was done. The queue if it was, and nobody is woken by it otherwise.
@@ -118,6 +144,9 @@ with fired as (
     returning id
 )
 select pg_notify('headwater_queue', %(queue)s) is not null from made;
+
+-- name: forget
+select headwater.queue_forget_1(%(kept)s);
 
 -- name: keep_days
 select headwater.queue_keep_days_1(%(kept)s);

@@ -50,16 +50,23 @@ create table headwater.job (
     -- The trace that it is part of, as a traceparent.
     trace text,
     created_at timestamptz not null default clock_timestamp(),
-    -- How often it was begun, and how often it was claimed: whoever has an older epoch may not settle it any more.
+    -- How often it was claimed to be tried, and how often at all: whoever has an older epoch may not settle it any more.
     attempt integer not null default 0,
     epoch integer not null default 0,
+    -- How many of these attempts ended with their lease and nothing settled, which is no failure of the job; and how many it is
+    -- to blame for all the same. From the third on that is only if it was begun, which is written down from then on: others that
+    -- wait beside one that kills its worker are not to blame.
+    unsettled integer not null default 0,
+    lost smallint not null default 0,
+    is_begun boolean not null default false,
     claimed_at timestamptz,
     lease_until timestamptz,
     worker text,
     is_cancelled boolean not null default false,
     error text,
     error_class text,
-    constraint job_queue check (queue ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'),
+    -- What else a name may be is asked where it is given: a pattern costs as much as all the rest of the row.
+    constraint job_queue check (queue <> '' and length(queue) <= 100),
     constraint job_kind check (kind <> '' and length(kind) <= 200),
     constraint job_priority check (priority between 0 and 9),
     -- Such as all can read who work.
@@ -89,6 +96,8 @@ create table headwater.job_idempotency (
     created_at timestamptz not null default clock_timestamp(),
     primary key (kind, key)
 );
+
+create index job_idempotency_created on headwater.job_idempotency (created_at);
 
 -- Jobs that are finished, by day; whole days are dropped.
 create table headwater.job_done (
@@ -259,7 +268,8 @@ begin
 end
 $$;
 
--- Which jobs of a queue with limits may begin now. One at a time decides that, so that no limit is passed.
+-- Which jobs of a queue with limits may begin now. One at a time decides that, so that no limit is passed. To look at a job
+-- writes nothing, and each key that is held up is looked at once.
 create function headwater.queue_choose_1(of_queue headwater.queue, of_kinds text[], most integer, at timestamptz)
     returns bigint[]
     language plpgsql
@@ -271,6 +281,9 @@ declare
     -- An earlier one may come late, when a later one is in hand: its transaction took long, or it was given up and is retried.
     most_of_key integer := case when of_queue.is_ordered then 1 else of_queue.most_running_per_key end;
     one record;
+    taken bigint;
+    -- Keys of which no more may begin now: each is looked at once, however many of its jobs wait.
+    held_up text[] := '{}';
 begin
     perform pg_advisory_xact_lock(hashtextextended('headwater.queue ' || of_queue.name, 0));
     if of_queue.most_running is not null then
@@ -297,32 +310,56 @@ begin
                    and (job.lease_until is null or job.lease_until < at)
                    and job.kind = any(of_kinds)
                  order by job.run_at, job.id
-                   for update skip locked
             loop
+                continue when one.key = any(held_up);
+                taken := one.id;
                 if one.key is not null then
-                    continue when of_queue.is_ordered and exists (
-                        select
-                          from headwater.job as earlier
-                         where earlier.queue = of_queue.name
-                           and earlier.key = one.key
-                           and earlier.id < one.id
-                    );
-                    continue when most_of_key is not null and most_of_key <= (
+                    if most_of_key is not null and most_of_key <= (
                         select count(*)
                           from headwater.job_running as running
                           join headwater.job as job on job.id = running.job_id
                          where running.queue = of_queue.name
                            and running.key = one.key
                            and (job.lease_until > at or job.id = any(chosen))
-                    );
-                    continue when of_queue.rate_per_key is not null and 0 = headwater.queue_take_1(
-                        of_queue.name, one.key, 1, of_queue.rate_per_key, of_queue.rate_per_key_per, at, true
-                    );
+                    ) then
+                        held_up := held_up || one.key;
+                        continue;
+                    end if;
+                    if of_queue.is_ordered then
+                        -- The first of its key, whatever its priority is, or none.
+                        held_up := held_up || one.key;
+                        select first.id into taken
+                          from (
+                              select job.id, job.run_at, job.lease_until, job.kind
+                                from headwater.job as job
+                               where job.queue = of_queue.name
+                                 and job.key = one.key
+                               order by job.id
+                               limit 1
+                          ) as first
+                         where first.run_at <= at
+                           and (first.lease_until is null or first.lease_until < at)
+                           and first.kind = any(of_kinds);
+                        continue when taken is null;
+                    end if;
+                end if;
+                -- Locked only now: to look at a job writes nothing.
+                perform
+                   from headwater.job as job
+                  where job.id = taken
+                    and (job.lease_until is null or job.lease_until < at)
+                    for update skip locked;
+                continue when not found;
+                if one.key is not null and of_queue.rate_per_key is not null and 0 = headwater.queue_take_1(
+                    of_queue.name, one.key, 1, of_queue.rate_per_key, of_queue.rate_per_key_per, at, true
+                ) then
+                    held_up := held_up || one.key;
+                    continue;
                 end if;
                 insert into headwater.job_running (job_id, queue, key)
-                values (one.id, of_queue.name, one.key)
+                values (taken, of_queue.name, one.key)
                     on conflict do nothing;
-                chosen := chosen || one.id;
+                chosen := chosen || taken;
                 exit levels when cardinality(chosen) >= room;
             end loop;
         end loop;
@@ -350,7 +387,7 @@ create function headwater.queue_claim_1(
     after_ids bigint[]
 ) returns table (
     id bigint, kind text, payload jsonb, priority smallint, run_at timestamptz, key text, trace text, created_at timestamptz,
-    attempt integer, epoch integer, is_cancelled boolean, claimed_at timestamptz
+    attempt integer, epoch integer, unsettled integer, lost smallint, is_cancelled boolean, claimed_at timestamptz
 )
     language plpgsql
     -- Plans are kept, and made when the table may still be empty.
@@ -407,7 +444,7 @@ $$;
 create function headwater.queue_take_over_1(chosen bigint[], at timestamptz, until timestamptz, of_worker text)
     returns table (
         id bigint, kind text, payload jsonb, priority smallint, run_at timestamptz, key text, trace text,
-        created_at timestamptz, attempt integer, epoch integer, is_cancelled boolean, claimed_at timestamptz
+        created_at timestamptz, attempt integer, epoch integer, unsettled integer, lost smallint, is_cancelled boolean, claimed_at timestamptz
     )
     language plpgsql
     set enable_seqscan = off
@@ -416,10 +453,12 @@ as $$
 begin
     return query
     update headwater.job as job
-       set claimed_at = at, lease_until = until, worker = of_worker, epoch = job.epoch + 1, attempt = job.attempt + 1
+       set claimed_at = at, lease_until = until, worker = of_worker, epoch = job.epoch + 1, is_begun = false,
+           attempt = job.attempt + 1, unsettled = job.unsettled + (job.lease_until is not null)::integer,
+           lost = job.lost + (job.lease_until is not null and (job.lost < 3 or job.is_begun))::integer
      where job.id = any(chosen)
     returning job.id, job.kind, job.payload, job.priority, job.run_at, job.key, job.trace, job.created_at, job.attempt, job.epoch,
-              job.is_cancelled, job.claimed_at;
+              job.unsettled, job.lost, job.is_cancelled, job.claimed_at;
 end
 $$;
 
@@ -428,6 +467,9 @@ $$;
 create function headwater.queue_finish_1(ids bigint[], epochs integer[], of_outcome text) returns setof bigint
     language plpgsql
     set enable_seqscan = off
+    -- Each by its key: a plan that is kept may take few for many.
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     return query
@@ -435,7 +477,6 @@ begin
         delete from headwater.job as job
          using unnest(ids, epochs) as given (id, epoch)
          where job.id = given.id
-           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.*
@@ -459,6 +500,9 @@ create function headwater.queue_give_up_1(ids bigint[], epochs integer[], errors
     returns setof bigint
     language plpgsql
     set enable_seqscan = off
+    -- Each by its key: a plan that is kept may take few for many.
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     return query
@@ -466,7 +510,6 @@ begin
         delete from headwater.job as job
          using unnest(ids, epochs, errors, error_classes) as given (id, epoch, error, error_class)
          where job.id = given.id
-           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.*, given.error as new_error, given.error_class as new_error_class
@@ -486,22 +529,27 @@ begin
 end
 $$;
 
--- Jobs that were claimed and are to be tried again after some time. Returns as above.
+-- Jobs that were claimed and are to be tried again after some time; it counts as an attempt or not. Returns as above.
 create function headwater.queue_postpone_1(
-    ids bigint[], epochs integer[], waits interval[], errors text[], error_classes text[]
+    ids bigint[], epochs integer[], waits interval[], counts boolean[], errors text[], error_classes text[]
 ) returns setof bigint
     language plpgsql
     set enable_seqscan = off
+    -- Each by its key: a plan that is kept may take few for many.
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     return query
     with given_back as (
         update headwater.job as job
-           set run_at = clock_timestamp() + given.wait, claimed_at = null, lease_until = null, worker = null,
-               error = given.error, error_class = given.error_class
-          from unnest(ids, epochs, waits, errors, error_classes) as given (id, epoch, wait, error, error_class)
+           -- What is cancelled is so when it is claimed the next time, for which nobody should wait.
+           set run_at = clock_timestamp() + case when job.is_cancelled then interval '0' else given.wait end,
+               claimed_at = null, lease_until = null, worker = null,
+               attempt = job.attempt - (not given.counts)::integer, error = given.error, error_class = given.error_class
+          from unnest(ids, epochs, waits, counts, errors, error_classes)
+               as given (id, epoch, wait, counts, error, error_class)
          where job.id = given.id
-           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.id
@@ -518,6 +566,9 @@ $$;
 create function headwater.queue_release_1(ids bigint[], epochs integer[]) returns setof bigint
     language plpgsql
     set enable_seqscan = off
+    -- Each by its key: a plan that is kept may take few for many.
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     return query
@@ -526,7 +577,6 @@ begin
            set claimed_at = null, lease_until = null, worker = null, attempt = job.attempt - 1
           from unnest(ids, epochs) as given (id, epoch)
          where job.id = given.id
-           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.id
@@ -544,6 +594,9 @@ create function headwater.queue_renew_1(ids bigint[], epochs integer[], lease in
     returns table (id bigint, is_cancelled boolean)
     language plpgsql
     set enable_seqscan = off
+    -- Each by its key: a plan that is kept may take few for many.
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
@@ -552,7 +605,6 @@ begin
        set lease_until = clock_timestamp() + lease
       from unnest(ids, epochs) as given (id, epoch)
      where job.id = given.id
-       and job.id = any(ids)
        and job.epoch = given.epoch
        and job.lease_until is not null
     returning job.id, job.is_cancelled;
@@ -569,13 +621,21 @@ as $$
 begin
     return query
     with locked as (
-        select job.id, job.lease_until from headwater.job as job where job.id = any(ids) order by job.id for update
+        select job.id, job.lease_until > clock_timestamp() as is_held
+          from headwater.job as job
+         where job.id = any(ids)
+         order by job.id
+           for update
     ), gone as (
         delete from headwater.job as job
          using locked
          where job.id = locked.id
-           and locked.lease_until is null
+           and locked.is_held is not true
         returning job.*
+    ), freed as (
+        delete from headwater.job_running as running
+         using gone
+         where running.job_id = gone.id
     ), kept as (
         insert into headwater.job_done (
             id, queue, kind, payload, priority, run_at, key, created_at, attempt, claimed_at, worker, outcome, finished_at
@@ -585,10 +645,11 @@ begin
           from gone
     ), told as (
         update headwater.job as job
-           set is_cancelled = true
+           -- Another one may take its place from now on.
+           set is_cancelled = true, unique_key = null
           from locked
          where job.id = locked.id
-           and locked.lease_until is not null
+           and locked.is_held
         returning job.id, pg_notify('headwater_queue_cancel', job.id::text)
     )
     select gone.id, false from gone
@@ -664,6 +725,9 @@ declare
     dropped integer := 0;
     one record;
 begin
+    if kept < interval '0' then
+        raise exception 'finished jobs are kept for a time that is not negative, and not for %', kept using errcode = 'HW005';
+    end if;
     if not pg_try_advisory_xact_lock(hashtextextended('headwater.queue days', 0)) then
         return 0;
     end if;
@@ -694,8 +758,35 @@ begin
         execute format('drop table headwater.%I', one.relname);
         dropped := dropped + 1;
     end loop;
-    delete from headwater.job_done_rest where finished_at < now() - kept;
-    delete from headwater.job_idempotency where created_at < now() - greatest(kept, interval '1 day');
+    return dropped;
+end
+$$;
+
+-- What is as old and in no day: some of it, whether that was all. Apart from the days, whose making and dropping keeps others
+-- waiting until the transaction ends.
+create function headwater.queue_forget_1(kept interval, most integer default 10000) returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    gone integer;
+    rest integer;
+begin
+    delete from headwater.job_done_rest
+     where ctid = any(array(select ctid from headwater.job_done_rest where finished_at < now() - kept limit most));
+    get diagnostics rest = row_count;
+    -- The keys of jobs that are not done, whenever that will be, are still asked for.
+    delete from headwater.job_idempotency as known
+     where (known.kind, known.key) in (
+           select old.kind, old.key
+             from headwater.job_idempotency as old
+            where old.created_at < now() - greatest(kept, interval '1 day')
+              and not exists (select from headwater.job where job.id = old.job_id)
+              and not exists (select from headwater.job_dead where job_dead.id = old.job_id)
+            limit most
+           );
+    get diagnostics gone = row_count;
     -- What has filled up since is as good as what is not there; keys come and go.
     delete from headwater.queue_bucket as bucket
      where bucket.filled_at < now() - interval '1 day'
@@ -705,11 +796,11 @@ begin
             where name = bucket.queue
               and bucket.filled_at >= now() - greatest(rate_per, rate_per_key_per)
        );
-    return dropped;
+    return greatest(gone, rest) < most;
 end
 $$;
 
--- It drops what was done; only whoever is granted it may have that.
-revoke execute on function headwater.queue_keep_days_1(interval) from public;
+-- They drop what was done; only whoever is granted it may have that.
+revoke execute on function headwater.queue_keep_days_1(interval), headwater.queue_forget_1(interval, integer) from public;
 
 select headwater.queue_keep_days_1(interval '1000 years');
