@@ -467,8 +467,8 @@ $$;
 create function headwater.queue_finish_1(ids bigint[], epochs integer[], of_outcome text) returns setof bigint
     language plpgsql
     set enable_seqscan = off
-    -- Each by its key: a plan that is kept may take few for many.
-    set enable_hashjoin = off
+    -- Found by their keys, and then by a hash: loops in loops are what a planner takes for few.
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $$
 begin
@@ -477,6 +477,7 @@ begin
         delete from headwater.job as job
          using unnest(ids, epochs) as given (id, epoch)
          where job.id = given.id
+           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.*
@@ -500,8 +501,8 @@ create function headwater.queue_give_up_1(ids bigint[], epochs integer[], errors
     returns setof bigint
     language plpgsql
     set enable_seqscan = off
-    -- Each by its key: a plan that is kept may take few for many.
-    set enable_hashjoin = off
+    -- Found by their keys, and then by a hash: loops in loops are what a planner takes for few.
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $$
 begin
@@ -510,6 +511,7 @@ begin
         delete from headwater.job as job
          using unnest(ids, epochs, errors, error_classes) as given (id, epoch, error, error_class)
          where job.id = given.id
+           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.*, given.error as new_error, given.error_class as new_error_class
@@ -535,8 +537,8 @@ create function headwater.queue_postpone_1(
 ) returns setof bigint
     language plpgsql
     set enable_seqscan = off
-    -- Each by its key: a plan that is kept may take few for many.
-    set enable_hashjoin = off
+    -- Found by their keys, and then by a hash: loops in loops are what a planner takes for few.
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $$
 begin
@@ -550,6 +552,7 @@ begin
           from unnest(ids, epochs, waits, counts, errors, error_classes)
                as given (id, epoch, wait, counts, error, error_class)
          where job.id = given.id
+           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.id
@@ -566,8 +569,8 @@ $$;
 create function headwater.queue_release_1(ids bigint[], epochs integer[]) returns setof bigint
     language plpgsql
     set enable_seqscan = off
-    -- Each by its key: a plan that is kept may take few for many.
-    set enable_hashjoin = off
+    -- Found by their keys, and then by a hash: loops in loops are what a planner takes for few.
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $$
 begin
@@ -577,6 +580,7 @@ begin
            set claimed_at = null, lease_until = null, worker = null, attempt = job.attempt - 1
           from unnest(ids, epochs) as given (id, epoch)
          where job.id = given.id
+           and job.id = any(ids)
            and job.epoch = given.epoch
            and job.lease_until is not null
         returning job.id
@@ -594,8 +598,8 @@ create function headwater.queue_renew_1(ids bigint[], epochs integer[], lease in
     returns table (id bigint, is_cancelled boolean)
     language plpgsql
     set enable_seqscan = off
-    -- Each by its key: a plan that is kept may take few for many.
-    set enable_hashjoin = off
+    -- Found by their keys, and then by a hash: loops in loops are what a planner takes for few.
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $$
 #variable_conflict use_column
@@ -605,6 +609,7 @@ begin
        set lease_until = clock_timestamp() + lease
       from unnest(ids, epochs) as given (id, epoch)
      where job.id = given.id
+       and job.id = any(ids)
        and job.epoch = given.epoch
        and job.lease_until is not null
     returning job.id, job.is_cancelled;
