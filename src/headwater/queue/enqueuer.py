@@ -115,7 +115,8 @@ class Enqueuer:
             batch = [self._waiting.popleft() for _ in range(count)]
             self._filled.clear()
             self._room.set()
-            await self._write_these(batch)
+            for part in _apart(batch):
+                await self._write_these(part)
 
     async def _linger(self) -> None:
         seconds = self._settings.linger.total_seconds()
@@ -166,3 +167,11 @@ class Enqueuer:
             except HeadwaterError as exc:
                 _log.debug("workers were not woken: %s", exc)
             await asyncio.sleep(self._settings.ring_every.total_seconds())
+
+
+def _apart(batch: list[_Waiting]) -> list[list[_Waiting]]:
+    """Those without a key that others may have first, since they wait for nobody; the others in one order, as all do."""
+    keyed = [one for one in batch if one.job.unique is not None or one.job.idempotency_key is not None]
+    keyed.sort(key=lambda one: (one.job.kind, one.job.idempotency_key or "", one.job.unique or ""))
+    plain = [one for one in batch if one.job.unique is None and one.job.idempotency_key is None]
+    return [part for part in (plain, keyed) if part]

@@ -217,3 +217,15 @@ async def test_it_is_used_while_it_is_open(queue_url):
 async def test_a_database_without_a_queue_is_told_of_when_it_is_opened(database):
     with pytest.raises(SchemaError, match="headwater queue init"):
         await Enqueuer(database).__aenter__()
+
+
+async def test_a_key_that_somebody_holds_holds_up_none_of_those_beside_it_that_have_no_key(queue_url, connection):
+    connection.execute("begin")
+    connection.execute("insert into headwater.job (kind, unique_key) values ('send', 'taken')")
+    async with Enqueuer(queue_url, EnqueuerSettings(linger=timedelta(milliseconds=200))) as enqueuer:
+        held = asyncio.create_task(enqueuer.enqueue("send", "held", unique="taken"))
+        others = [asyncio.create_task(enqueuer.enqueue("send", n)) for n in range(5)]
+        assert len(set(await asyncio.gather(*others))) == 5
+        assert not held.done()
+        connection.execute("rollback")
+        assert await held not in {other.result() for other in others}
