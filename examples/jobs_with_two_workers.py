@@ -4,6 +4,7 @@ Starts a private PostgreSQL. Run it with `python examples/jobs_with_two_workers.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any
 
@@ -71,6 +72,8 @@ async def main(url: str) -> None:
 GIVEN_UP = "select payload ->> 'order', error from headwater.job_dead"
 
 if __name__ == "__main__":
+    # What fails here is meant to, and need not be told.
+    logging.getLogger("headwater.queue").setLevel(logging.CRITICAL)
     with EmbeddedPostgres() as server:
         with psycopg.connect(server.url, autocommit=True) as setup:
             queue.prepare_queue(setup)
