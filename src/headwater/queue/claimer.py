@@ -131,7 +131,8 @@ class Claimer:
             while not self._stopping.is_set():
                 self._room.clear()
                 if self._has_room:
-                    await self._claim(queue, self._wanted_jobs - len(self._lanes))
+                    # At least one, also if fewer are wanted since a moment ago: there is room.
+                    await self._claim(queue, max(1, self._wanted_jobs - len(self._lanes)))
                     break
                 await self._room.wait()
         if not any(place.has_more for place in self._places.values()):
