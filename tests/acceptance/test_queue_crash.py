@@ -218,7 +218,7 @@ def test_a_run_with_rollbacks_kills_cuts_and_stalls_keeps_every_promise(
 ) -> None:
     seed = int(os.environ.get("HEADWATER_SEED", random.randrange(2**31)))
     limit_queues(story)
-    settings = {"lease": 4, "concurrency": 16, "latency_seconds": 0.1}
+    settings = {"lease": 6, "concurrency": 16, "latency_seconds": 0.1}
     with Proxy(story) as proxy:
         with Crew(proxy.url, tmp_path, 3, settings, list(LIMITS)) as crew, Writers(proxy.url, seed) as writers:
             crew.wait_until_busy()
