@@ -15,7 +15,7 @@ import psycopg
 
 from headwater.errors import ConnectionLost, HeadwaterError, SchemaError, SourceError
 from headwater.postgres.backoff import Backoff
-from headwater.postgres.connect import AsyncConnection, connect, describe, is_passing
+from headwater.postgres.connect import AsyncConnection, Connection, connect, describe, is_passing
 from headwater.postgres.latest import is_latest, latest
 from headwater.postgres.statements import Statement, fetch
 
@@ -101,7 +101,7 @@ class Session:
     def hang_up(self) -> None:
         """End the connection under one who waits for it, who gets ConnectionLost at once."""
         if self._connection is not None:
-            _hang_up(self._connection)
+            hang_up(self._connection)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -113,7 +113,7 @@ class Session:
         connection = await self.opened()
         # A network that swallows everything gives no sign. What hangs up is no task and no cancellation: one who is
         # cancelled would wait for the server once more.
-        timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), _hang_up, connection)
+        timer = asyncio.get_running_loop().call_later(self._answer_within.total_seconds(), hang_up, connection)
         try:
             if self._is_latest is None:
                 self._is_latest = await is_latest(connection)
@@ -192,8 +192,8 @@ class PreparedSession(Session):
         return await super()._translated(error, connection)
 
 
-def _hang_up(connection: AsyncConnection) -> None:
-    # To close it here would give its number to another one meanwhile.
+def hang_up(connection: AsyncConnection | Connection) -> None:
+    """End a connection under one who waits for it: to close it would give its number to another one meanwhile."""
     if not connection.closed:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)

@@ -79,7 +79,7 @@ async def enqueue_many(connection: psycopg.AsyncConnection[Any], jobs: Sequence[
     ids: list[int] = []
     with enqueue_span(jobs) as trace:
         for statement in enqueuing(jobs, trace, rings=rings):
-            ids += _ids(await fetch(connection, statement))
+            ids += ids_of(await fetch(connection, statement))
     return ids
 
 
@@ -90,7 +90,7 @@ def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Sequence[NewJob
     ids: list[int] = []
     with enqueue_span(jobs) as trace:
         for statement in enqueuing(jobs, trace, rings=rings):
-            ids += _ids(fetch_sync(connection, statement))
+            ids += ids_of(fetch_sync(connection, statement))
     return ids
 
 
@@ -112,7 +112,8 @@ def _statement(
     return statements.insert_jobs(jobs, payloads, traces, rings=rings)
 
 
-def _ids(rows: list[Any]) -> list[int]:
+def ids_of(rows: list[Any]) -> list[int]:
+    """What one of these statements gave, in the order of its jobs."""
     return rows[0] if rows and isinstance(rows[0], list) else rows
 
 

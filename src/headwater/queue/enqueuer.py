@@ -13,7 +13,7 @@ from headwater.errors import HeadwaterError, JobError
 from headwater.postgres.session import leave
 from headwater.postgres.statements import fetch
 from headwater.queue import statements, work_statements
-from headwater.queue.enqueue import enqueuing
+from headwater.queue.enqueue import enqueuing, ids_of
 from headwater.queue.job import NewJob, encode_payload
 from headwater.queue.session import QueueSession
 from headwater.queue.settings import EnqueuerSettings
@@ -131,7 +131,7 @@ class Enqueuer:
             with enqueue_span(jobs) as trace:
                 for statement in enqueuing(jobs, [one.trace or trace for one in batch], rings=False):
                     rows = await self._session.insist(statement, self._settings.give_up_after)
-                    ids = rows[0] if rows and isinstance(rows[0], list) else rows
+                    ids = ids_of(rows)
                     self._tell(batch[written : written + len(ids)], ids)
                     written += len(ids)
         except HeadwaterError as exc:

@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread, Timer
 
-import psycopg
-
 from headwater.postgres.connect import Connection, connect_sync
+from headwater.postgres.session import hang_up
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import work_statements
 from headwater.queue.counts import Counts
@@ -99,16 +96,10 @@ class Renewer:
 @contextmanager
 def _hanging_up(connection: Connection, seconds: float) -> Iterator[None]:
     """Give up a server that does not answer for so long: a network that swallows everything gives no sign."""
-    timer = Timer(seconds, _hang_up, [connection])
+    timer = Timer(seconds, hang_up, [connection])
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-
-
-def _hang_up(connection: Connection) -> None:
-    # To close it here would give its number to another one meanwhile.
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
