@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headwater.errors import ConnectionLost
 from headwater.postgres.connect import AsyncConnection, connect
 from headwater.queue import Discard, FullJitter, Job, Outcome, Worker, WorkerSettings
 
@@ -95,7 +96,13 @@ def wait_for(path: str) -> None:
 async def work(worker: Worker, url: str, notes: Notes) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     notes.begin()
-    await worker.run(url)
+    while True:
+        try:
+            return await worker.run(url)
+        except ConnectionLost:
+            # One whose first connection is cut says so and ends; whoever runs it starts it again.
+            if worker.counts.claimed:
+                raise
 
 
 def run(

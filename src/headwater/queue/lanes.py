@@ -244,8 +244,9 @@ class Lanes:
         job = holding.job
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempt}
         said = _said(repr, error)
-        # Where it came from is for whoever wrote the handler; what we say ourselves comes from nowhere.
-        origin = error if error.__traceback__ is not None else None
+        # Where it came from is for whoever wrote the handler; what we say ourselves comes from nowhere, and what has no
+        # text would fail again in whatever formats the log.
+        origin = error if error.__traceback__ is not None and _text(str, error) is not None else None
         message = "job %d of kind %s failed in attempt %d: %s"
         _log.warning(message, job.id, job.kind, job.attempt, said, exc_info=origin, extra=facts)
         return self._again(holding, handler, None, _said(str, error), error_class or type(error).__name__)
@@ -260,8 +261,13 @@ class Lanes:
 
 
 def _said(say: Callable[[object], str], value: object) -> str:
-    """What a value of the application says of itself, which may fail too."""
+    """What a value of the application says of itself, or that it cannot."""
+    text = _text(say, value)
+    return f"a {type(value).__name__} that cannot be shown" if text is None else text
+
+
+def _text(say: Callable[[object], str], value: object) -> str | None:
     try:
         return say(value)
     except Exception:  # noqa: BLE001 - whatever it is, there is no text
-        return f"a {type(value).__name__} that cannot be shown"
+        return None

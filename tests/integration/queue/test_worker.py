@@ -237,6 +237,27 @@ async def misbehave(how):
     return None
 
 
+class Telling(logging.Formatter):
+    """Says of an exception what it says itself, as formatters of log services do."""
+
+    def format(self, record):
+        return f"{record.getMessage()} {record.exc_info[1] if record.exc_info else ''}"
+
+
+async def test_a_log_that_has_each_error_speak_for_itself_is_spared_those_that_cannot(queue_url, connection, caplog):
+    # Of this handler alone it is known that it raises what it fails with.
+    caplog.handler.setFormatter(Telling())
+
+    async def handle(_job):
+        raise Unspeakable
+
+    worker = worker_with(handle, retry=AT_ONCE)
+    (id,) = queue.enqueue_many_sync(connection, [NewJob("send")])
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.dead == 1)
+    assert one_row(connection, "attempt error_class", id) == (3, "Unspeakable")
+
+
 @pytest.mark.parametrize("how", BAD)
 async def test_a_handler_that_misbehaves_is_retried_by_policy_recorded_and_harms_no_other(queue_url, connection, how):
     async def handle(job):
