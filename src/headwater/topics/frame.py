@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -125,16 +126,7 @@ def read_messages(framed: Framed, partition: int, last_offset: int, created_at: 
     """The messages of a row of the log."""
     frame = decode_frame(framed.count, framed.codec, framed.frame)
     first = last_offset - framed.count + 1
-    keys = frame.keys or [None] * framed.count
-    headers = frame.headers or [None] * framed.count
-    return [
-        Message(
-            payload,
-            None if key is None else key.decode(),
-            json.loads(header) if header else {},
-            partition,
-            first + place,
-            created_at,
-        )
-        for place, (payload, key, header) in enumerate(zip(frame.payloads, keys, headers, strict=True))
-    ]
+    keys = repeat(None) if frame.keys is None else (None if key is None else key.decode() for key in frame.keys)
+    headers = (json.loads(header) if header else {} for header in frame.headers or repeat(b"", framed.count))
+    offsets = range(first, last_offset + 1)
+    return list(map(Message, frame.payloads, keys, headers, repeat(partition), offsets, repeat(created_at)))

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headwater.postgres.statements import Query, Statement, load
 from headwater.topics.statements import LogRow
+from headwater.topics.window import Part
 
 SQL: Final = load("headwater.topics", "sql/groups.sql")
 
@@ -98,8 +99,9 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How the group is, with a frame of the log, or with none."""
+    """How the group is, with a frame of the log, or with none; and whether something was committed by the way."""
 
+    is_settled: bool | None
     generation: int
     is_paused: bool
     has_staged: bool
@@ -211,7 +213,16 @@ def leave_group(group_id: int, member: UUID, given: Sequence[int] = ()) -> State
     return SQL["leave_group"].bind(object, group_id=group_id, member=member, given=list(given))
 
 
-def poll(topic_id: int, group_id: int, offsets: Mapping[int, int], most: int, most_bytes: int) -> Statement[Polled]:
+def poll(  # noqa: PLR0913 - what is wanted, how much of it, and what is committed
+    topic_id: int,
+    group_id: int,
+    offsets: Mapping[int, int],
+    most: int,
+    most_bytes: int,
+    settled: Sequence[Part] = (),
+    *,
+    waits: bool = False,
+) -> Statement[Polled]:
     return _of_topic("poll", topic_id).bind(
         Polled,
         topic_id=topic_id,
@@ -220,6 +231,10 @@ def poll(topic_id: int, group_id: int, offsets: Mapping[int, int], most: int, mo
         offsets=list(offsets.values()),
         most=most,
         most_bytes=most_bytes,
+        settled=[part.partition for part in settled] or None,
+        settled_epochs=[part.epoch for part in settled] or None,
+        settled_offsets=[part.next_offset for part in settled] or None,
+        waits=waits,
     )
 
 

@@ -20,6 +20,7 @@ from headwater.topics.reader import Found, number_staged
 from headwater.topics.statements import LogRow
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import Topic
+from headwater.topics.wake import Wake
 from headwater.topics.window import Part
 
 _log = logging.getLogger(__name__)
@@ -28,10 +29,17 @@ _log = logging.getLogger(__name__)
 class Owned:
     """The partitions of a member change at the boundary of a batch: others get what is too much when it is committed."""
 
-    def __init__(
-        self, session: GroupSession, topic: Topic, group: Group, member: Member, settings: SubscriberSettings
+    def __init__(  # noqa: PLR0913 - what a subscriber has
+        self,
+        session: GroupSession,
+        topic: Topic,
+        group: Group,
+        member: Member,
+        wake: Wake,
+        settings: SubscriberSettings,
     ) -> None:
         self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
+        self._wake = wake
         self._burial = Burial(session, group)
         self._holdings: dict[int, Holding] = {}
         self._doubts: list[Doubt] = []
@@ -39,21 +47,22 @@ class Owned:
         self._generation = self._seen = -1
         self._is_paused = self._is_refused = False
         self._turn = 0
+        # Whether more is there than the last poll has read, and the rows of one that came with a commit.
+        self._has_more = False
+        self._carried: list[Polled] | None = None
 
     async def open(self) -> None:
         await self._refresh()
 
     async def poll(self) -> Found:
+        rows, self._carried = self._carried, None
         if self._is_refused:
             # It would go on from where nobody knows whether it is right; take begins again at the cursors.
             return Found.MORE
-        share, share_bytes = self._share(self._settings.max_messages), self._share(self._settings.max_bytes)
-        wanted = {
-            one.partition: one.buffer.read
-            for one in self._holdings.values()
-            if one.owed_since is None and len(one.buffer) < share
-        }
-        rows = await self._session.fetch(group_statements.poll(self._topic.id, self._group.id, wanted, share, share_bytes))
+        if rows is None:
+            self._wake.begin()
+            rows = await self._session.fetch(self._polling())
+            self._wake.answered()
         if not rows:
             raise gone(self._group)
         self._seen, self._is_paused = rows[0].generation, rows[0].is_paused
@@ -62,7 +71,9 @@ class Owned:
             return Found.MORE
         if self._is_paused:
             return Found.NOTHING
-        if any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values()):
+        share = self._share(self._settings.max_messages)
+        self._has_more = any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values())
+        if self._has_more:
             return Found.MORE
         if rows[0].has_staged:
             return Found.COMING
@@ -91,14 +102,14 @@ class Owned:
         return sorted(parts, key=lambda part: part.partition)
 
     async def commit(self, parts: Sequence[Part]) -> None:
-        waits = self._settings.commit_waits or self._settings.is_at_most_once
         try:
-            await self._session.insist(self._settling(parts, [None] * len(parts), waits=waits), self._settings.lease)
+            if self._has_more and not self._settings.is_at_most_once:
+                await self._commit_and_read(parts)
+            else:
+                await self._commit(parts)
         except LeaseLost:
             self.refused()
             raise
-        self._committed(parts)
-        self._doubts = [doubt for doubt in self._doubts if doubt.parts is not parts]
 
     def committing(self, parts: Sequence[Part]) -> Statement[bool]:
         return self._settling(parts, [part.first_offset for part in parts], waits=True)
@@ -158,7 +169,34 @@ class Owned:
             waits=waits,
         )
 
+    async def _commit(self, parts: Sequence[Part]) -> None:
+        waits = self._settings.commit_waits or self._settings.is_at_most_once
+        await self._session.insist(self._settling(parts, [None] * len(parts), waits=waits), self._settings.lease)
+        self._committed(parts)
+
+    async def _commit_and_read(self, parts: Sequence[Part]) -> None:
+        """Commit with the poll that comes next anyhow, which spares a round trip."""
+        self._has_more, held = False, self._holdings
+        self._wake.begin()
+        rows = await self._session.insist(self._polling(parts), self._settings.lease)
+        self._wake.answered()
+        self._committed(parts)
+        # If partitions have changed hands meanwhile, it was read from where nobody goes on.
+        self._carried = rows if held is self._holdings else None
+
+    def _polling(self, settled: Sequence[Part] = ()) -> Statement[Polled]:
+        share, share_bytes = self._share(self._settings.max_messages), self._share(self._settings.max_bytes)
+        wanted = {
+            one.partition: one.buffer.read
+            for one in self._holdings.values()
+            if one.owed_since is None and len(one.buffer) < share
+        }
+        return group_statements.poll(
+            self._topic.id, self._group.id, wanted, share, share_bytes, settled, waits=self._settings.commit_waits
+        )
+
     def _committed(self, parts: Sequence[Part]) -> None:
+        self._doubts = [doubt for doubt in self._doubts if doubt.parts is not parts]
         for part in parts:
             if (holding := self._held(part)) is not None:
                 holding.commit(part.next_offset)
@@ -201,7 +239,7 @@ class Owned:
         if self._settings.on_expired == "fail":
             raise PositionExpired(place, holding.buffer.read, oldest)
         _log.warning("messages %d to %d of %s were removed before they were read", holding.committed, oldest - 1, place)
-        await self.commit([Part(holding.partition, holding.epoch, range(holding.committed, oldest), [])])
+        await self._commit([Part(holding.partition, holding.epoch, range(holding.committed, oldest), [])])
         holding.rewind()
 
     async def _suspect(self, holding: Holding) -> None:
@@ -239,7 +277,7 @@ class Owned:
 
     async def _bury_all(self, part: Part, reason: str) -> None:
         await self._burial.of_all(part, reason)
-        await self.commit([part])
+        await self._commit([part])
 
     def _is_stale(self) -> bool:
         return self._is_refused or self._seen > self._generation or any(map(self._may_go, self._holdings.values()))
@@ -282,7 +320,7 @@ class Owned:
 
     def _adopt(self, cursors: Sequence[Cursor], leaving: Iterable[int]) -> None:
         held, owed = self._holdings, set(leaving)
-        self._holdings = {}
+        self._holdings, self._carried = {}, None
         for cursor in cursors:
             if cursor.member != self._member.id:
                 continue

@@ -18,6 +18,7 @@ from headwater.topics.message import Message
 from headwater.topics.reader import Found, number_staged
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import Topic
+from headwater.topics.wake import Wake
 from headwater.topics.window import Part
 
 _log = logging.getLogger(__name__)
@@ -26,10 +27,17 @@ _log = logging.getLogger(__name__)
 class Shared:
     """A claim lasts until it is committed, or until its member is gone; a batch is one claim."""
 
-    def __init__(
-        self, session: GroupSession, topic: Topic, group: Group, member: Member, settings: SubscriberSettings
+    def __init__(  # noqa: PLR0913 - what a subscriber has
+        self,
+        session: GroupSession,
+        topic: Topic,
+        group: Group,
+        member: Member,
+        wake: Wake,
+        settings: SubscriberSettings,
     ) -> None:
         self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
+        self._wake = wake
         self._burial = Burial(session, group)
         # All claims that are this member's, by partition and first offset with their epochs, and those that were not given
         # out yet.
@@ -44,6 +52,12 @@ class Shared:
         pass
 
     async def poll(self) -> Found:
+        self._wake.begin()
+        found = await self._look()
+        self._wake.answered()
+        return found
+
+    async def _look(self) -> Found:
         self._settle_doubts()
         known = sorted(self._claims)
         rows = await self._session.fetch(group_statements.look(self._topic.id, self._group.id, self._member.id, known))

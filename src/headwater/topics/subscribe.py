@@ -127,7 +127,7 @@ class Subscriber:
         member = Member(self._session, topic, group, self._settings.lease)
         kind = Owned if self._settings.mode == "partition" else Shared
         await member.join()
-        self._reader = kind(self._session, topic, group, member, self._settings)
+        self._reader = kind(self._session, topic, group, member, self._wake, self._settings)
         await self._reader.open()
         self._tasks.append(asyncio.create_task(member.run(), name=f"member of {self._group}"))
         if self._settings.listens:
@@ -157,7 +157,8 @@ class Subscriber:
                 break
             parts = await self._given(reader)
             if parts:
-                self._ahead = asyncio.create_task(self._read_ahead(reader, found))
+                if found is not Found.MORE:
+                    self._ahead = asyncio.create_task(self._read_ahead(reader))
                 return Batch(parts, reader, is_committed=self._settings.is_at_most_once)
             match found:
                 case Found.NOTHING | Found.COMING:
@@ -195,14 +196,12 @@ class Subscriber:
         return parts
 
     async def _poll(self, reader: Reader) -> Found:
-        self._wake.begin()
         found = await reader.poll()
         self._wake.end(has_found=found in (Found.SOME, Found.MORE), is_coming=found is Found.COMING)
         return found
 
-    async def _read_ahead(self, reader: Reader, found: Found) -> Found:
-        if found is not Found.MORE:
-            await self._wake.wait()
+    async def _read_ahead(self, reader: Reader) -> Found:
+        await self._wake.wait()
         return await self._poll(reader)
 
     async def _failed(self, batch: Batch, reason: str) -> None:

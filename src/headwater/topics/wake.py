@@ -45,13 +45,13 @@ class Wake:
         self._was_rung = self._rung.is_set()
         self._rung.clear()
 
-    def end(self, *, has_found: bool, is_coming: bool = False) -> None:
-        """What it took is time to leave others too: then polls have more to find, the busier the server is.
-
-        What is coming has rung already, and does not ring again when it is there.
-        """
+    def answered(self) -> None:
+        """What it took is time to leave others too: then polls have more to find, the busier the server is."""
         now = time.monotonic()
         self._paused_until = max(self._began + self._least, now + min(now - self._began, self._longest))
+
+    def end(self, *, has_found: bool, is_coming: bool = False) -> None:
+        """What is coming has rung already, and does not ring again when it is there."""
         if has_found or (is_coming and not self._is_expecting):
             self._wait, self._is_rung_for_all = self._least, self._was_rung and not is_coming
         self._is_expecting = is_coming

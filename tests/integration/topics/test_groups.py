@@ -146,6 +146,10 @@ async def test_a_group_is_moved_back_and_forth_while_it_reads(topics_url, connec
         assert topics.seek(connection, "single", "billing", "earliest") == {0: 0}
         assert numbers(await member.collect(4)) == [0, 1, 2, 3]
         assert topics.seek(connection, "single", "billing", "latest") == {0: 10}
+        # It was read with the commit of the one before.
+        batch = await member.next()
+        with pytest.raises(LeaseLost):
+            await batch.commit()
         assert await member.has_nothing()
         assert topics.seek(connection, "single", "billing", time_of(connection, single, 9)) == {0: 9}
         assert numbers(await member.collect(1)) == [9]

@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,6 +48,37 @@ async def test_a_subscriber_gets_what_was_appended_in_order(topics_url, connecti
     assert sorted(message.json()["n"] for message in batch.messages) == list(range(100))
     assert all(message.headers == {"n": str(message.json()["n"])} for message in batch.messages)
     assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+
+
+async def test_while_there_is_more_a_commit_brings_the_next_messages_with_it(topics_url, connection, monkeypatch):
+    single = topics.create_sync(connection, "single", partitions=1)
+    for n in range(5):
+        append(connection, single, 1, begin=n)
+    async with reading(topics_url, "single", "billing", quick(max_messages=1)) as member:
+        batch = await member.next()
+        session = member.subscriber._reader._session
+        asked = Mock(wraps=session._run)
+        monkeypatch.setattr(session, "_run", asked)
+        for n in range(3):
+            assert numbers(batch.messages) == [n]
+            await batch.commit()
+            assert [lag.next_offset for lag in topics.read_lag(connection, "single", "billing")] == [n + 1]
+            batch = await member.next()
+        assert asked.call_count == 3
+
+
+async def test_what_came_with_a_commit_is_forgotten_when_partitions_change_hands(topics_url, connection):
+    single = topics.create_sync(connection, "single", partitions=1)
+    append(connection, single, 10)
+    async with reading(topics_url, "single", "billing", quick(max_messages=1)) as member:
+        batch = await member.next()
+        await batch.commit()
+        reader = member.subscriber._reader
+        assert reader._carried
+        topics.seek(connection, "single", "billing", 0)
+        await reader._refresh()
+        # From where the group stands now, and not as if what is before had been removed.
+        assert numbers(await member.collect(10)) == list(range(10))
 
 
 async def test_a_batch_has_no_more_messages_than_wanted_and_none_is_missing(topics_url, connection, orders):

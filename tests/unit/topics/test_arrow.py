@@ -15,8 +15,8 @@ from headwater.topics.message import Message, encode_message, partition_of
 NOW = datetime(2026, 11, 16, 12, 0, 0, 123456, tzinfo=UTC)
 
 texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=8)
-messages = st.builds(
-    Message, st.binary(max_size=12), st.none() | texts, st.none() | st.dictionaries(texts, texts, max_size=3)
+messages = st.tuples(st.binary(max_size=12), st.none() | texts, st.none() | st.dictionaries(texts, texts, max_size=3)).map(
+    lambda given: Message(*given)
 )
 frames = st.lists(st.tuples(st.lists(messages, min_size=1, max_size=5), st.booleans()), max_size=5)
 

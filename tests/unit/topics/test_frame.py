@@ -11,11 +11,8 @@ from headwater.topics.message import Message, encode_message
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 MESSAGES = st.lists(
-    st.builds(
-        Message,
-        st.binary(max_size=200),
-        st.none() | TEXT,
-        st.none() | st.dictionaries(TEXT, TEXT, max_size=3),
+    st.tuples(st.binary(max_size=200), st.none() | TEXT, st.none() | st.dictionaries(TEXT, TEXT, max_size=3)).map(
+        lambda given: Message(*given)
     ),
     min_size=1,
     max_size=50,

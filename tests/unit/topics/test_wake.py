@@ -18,6 +18,7 @@ def test_a_notification_names_partitions_or_none(payload, meant):
 
 async def poll(wake: Wake, *, finds: bool) -> None:
     wake.begin()
+    wake.answered()
     wake.end(has_found=finds)
 
 
@@ -52,6 +53,7 @@ async def test_what_is_coming_is_looked_for_without_the_bell():
     await poll(wake, finds=False)
     assert await is_waiting(wake)
     wake.begin()
+    wake.answered()
     wake.end(has_found=False, is_coming=True)
     assert not await is_waiting(wake)
 
@@ -60,6 +62,7 @@ async def test_what_is_coming_is_looked_for_less_and_less_often():
     wake = Wake(SETTINGS)
     for _ in range(10):
         wake.begin()
+        wake.answered()
         wake.end(has_found=False, is_coming=True)
         await wake.wait()
     assert wake._wait == wake._least * 2**10

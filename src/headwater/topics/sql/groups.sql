@@ -211,7 +211,13 @@ delete from headwater.topic_member as member
 -- end of the frame in which that is reached. That frame is found first, so that the range has two ends: whatever the planner
 -- makes of it, it is short. Writes nothing. The arrays are those of a select, so that the planner cannot know how long they
 -- are: one plan serves all polls then, and planning would cost more than reading. The table stands for that of the topic.
-select reader.generation, reader.is_paused,
+-- By the way, and once, what was given out before is committed, if something was.
+select (select headwater.topic_settle_1(
+                   %(group_id)s, %(settled)s::integer[], %(settled_epochs)s::bigint[], %(settled_offsets)s::bigint[], null,
+                   %(waits)s
+               ) is null
+         where %(settled)s::integer[] is not null) as is_settled,
+       reader.generation, reader.is_paused,
        exists (select from headwater.topic_commit as waiting where waiting.topic_id = %(topic_id)s) as has_staged,
        log.partition, log.last_offset, log.count, log.codec, log.created_at, log.frame
   from headwater.topic_group as reader
