@@ -69,7 +69,8 @@ async def test_while_there_is_more_a_commit_brings_the_next_messages_with_it(top
 
 async def test_what_came_with_a_commit_is_forgotten_when_partitions_change_hands(topics_url, connection):
     single = topics.create_sync(connection, "single", partitions=1)
-    append(connection, single, 10)
+    for n in range(10):
+        append(connection, single, 1, begin=n)
     async with reading(topics_url, "single", "billing", quick(max_messages=1)) as member:
         batch = await member.next()
         await batch.commit()
