@@ -1,15 +1,22 @@
-"""Where messages wait for the next batch of a producer: bounded, and with a future for each who sent some."""
+"""Where messages wait for the next batch of a producer: bounded, and with a future for each who sent some.
+
+Messages with keys go out in the order in which they were sent, by one connection. Those without have none to keep: while
+many of them wait, others help.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.errors import TopicError
 from headwater.topics.message import Encoded
 from headwater.topics.produce_settings import ProducerSettings
+
+# From here on the work on a batch is more than what a second one costs.
+MUCH_BYTES: Final = 256 * 1024
 
 
 class Placed(NamedTuple):
@@ -25,6 +32,8 @@ class Sending:
 
     messages: Sequence[Encoded]
     size: int
+    # Whether it may go out before others that were sent earlier.
+    is_free: bool
     placed: "asyncio.Future[list[Placed]]"
 
     def settle(self, places: Iterator[Placed]) -> None:
@@ -42,13 +51,16 @@ class Sending:
 
 
 class Gathering:
-    """A queue with many writers and one reader, all in one event loop."""
+    """A queue with many writers, one reader, and others who help it, all in one event loop."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
         self._waiting: deque[Sending] = deque()
         self._messages = self._bytes = self._blocked = 0
+        # Of what waits, what is free; and how many wait for something to take.
+        self._free_bytes = self._idle = 0
         self._arrived, self._filled, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._much = asyncio.Event()
         self._is_closed = False
         self._failure: Exception | None = None
 
@@ -60,11 +72,13 @@ class Gathering:
             await self._wait_for_room()
         if self._failure is not None:
             raise self._failure
-        sending = Sending(messages, size, asyncio.get_running_loop().create_future())
+        is_free = all(message.key is None for message in messages)
+        sending = Sending(messages, size, is_free, asyncio.get_running_loop().create_future())
         self._waiting.append(sending)
-        self._messages += len(messages)
-        self._bytes += size
+        self._count(sending, 1)
         self._arrived.set()
+        if self._free_bytes >= MUCH_BYTES:
+            self._much.set()
         if self._bytes >= self._settings.batch_bytes:
             self._filled.set()
         return sending.placed
@@ -74,38 +88,68 @@ class Gathering:
         while not self._waiting:
             if self._is_closed and not self._blocked:
                 return []
-            self._arrived.clear()
-            await self._arrived.wait()
+            await self._wait_for(self._arrived)
         await self._linger()
-        taken: list[Sending] = []
-        size = 0
-        while self._waiting and (not taken or size + self._waiting[0].size <= self._settings.batch_bytes):
-            sending = self._waiting.popleft()
-            self._messages -= len(sending.messages)
-            self._bytes -= sending.size
-            if not sending.placed.cancelled():
-                taken.append(sending)
-                size += sending.size
-        self._room.set()
-        return taken or await self.take()
+        return self._taken(is_help=False) or await self.take()
+
+    async def help(self) -> list[Sending]:
+        """What is free, when that is much. Nothing when it is closed, and there is no more of it than others can take."""
+        while self._free_bytes < MUCH_BYTES:
+            if self._is_closed and not self._blocked:
+                return []
+            await self._wait_for(self._much)
+        return self._taken(is_help=True) or await self.help()
 
     def close(self) -> None:
         """Take nothing more, but from those who wait for room."""
         self._is_closed = True
         self._arrived.set()
         self._filled.set()
+        self._much.set()
 
     def fail(self, error: Exception) -> None:
         """Raise for all who wait."""
         self._failure = error
         fail(self._waiting, error)
         self._waiting.clear()
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._free_bytes = 0
         self._room.set()
 
     @property
     def _has_room(self) -> bool:
         return self._messages < self._settings.waiting_messages and self._bytes < self._settings.waiting_bytes
+
+    def _count(self, sending: Sending, sign: int) -> None:
+        self._messages += sign * len(sending.messages)
+        self._bytes += sign * sending.size
+        self._free_bytes += sign * sending.size * sending.is_free
+
+    def _taken(self, *, is_help: bool) -> list[Sending]:
+        """The next that wait, up to the bytes of a batch; half of what is free is left to others who have nothing to do."""
+        spared = self._free_bytes // 2 if self._idle and self._free_bytes >= 2 * MUCH_BYTES else 0
+        taken: list[Sending] = []
+        left: list[Sending] = []
+        size = 0
+        while self._waiting and (not taken or size + self._waiting[0].size <= self._settings.batch_bytes):
+            sending = self._waiting.popleft()
+            if (self._free_bytes <= spared) if sending.is_free else is_help:
+                left.append(sending)
+                continue
+            self._count(sending, -1)
+            if not sending.placed.cancelled():
+                taken.append(sending)
+                size += sending.size
+        self._waiting.extendleft(reversed(left))
+        self._room.set()
+        return taken
+
+    async def _wait_for(self, event: asyncio.Event) -> None:
+        event.clear()
+        self._idle += 1
+        try:
+            await event.wait()
+        finally:
+            self._idle -= 1
 
     async def _wait_for_room(self) -> None:
         self._room.clear()
@@ -115,6 +159,7 @@ class Gathering:
         finally:
             self._blocked -= 1
             self._arrived.set()
+            self._much.set()
 
     async def _linger(self) -> None:
         seconds = self._settings.linger.total_seconds()

@@ -1,26 +1,17 @@
-"""Appending from many tasks at once, without a transaction of theirs: what comes while one batch is committed is the next.
-
-A batch is one statement, and so one flush of the server's disk, whatever it has and for how many partitions. It has a
-number, by which the server knows it: one whose answer was lost is sent again, and is not appended twice.
-"""
+"""Appending from many tasks at once, without transactions of theirs: what comes while a batch is committed is the next."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
 
-from headwater.errors import ConnectionLost, TopicError
-from headwater.postgres.session import leave
-from headwater.postgres.statements import Statement
-from headwater.topics import produce_statements
-from headwater.topics.append import encode_messages, frame_messages, partition_for
+from headwater.errors import TopicError
+from headwater.topics.append import encode_messages
+from headwater.topics.appender import Appender, too_late
 from headwater.topics.bell import Bell
-from headwater.topics.gather import Gathering, Placed, fail, settle
+from headwater.topics.gather import Gathering, Placed, Sending
 from headwater.topics.message import Encoded, Message, encode_message
 from headwater.topics.produce_settings import ProducerSettings
-from headwater.topics.produce_statements import Appended
 from headwater.topics.session import TopicSession
 from headwater.topics.topic import Topic, find
 from headwater.topics.upkeep import Upkeep
@@ -29,33 +20,36 @@ from headwater.topics.upkeep import Upkeep
 class Producer:
     """Appends to one topic; open it with `async with`, and send from any number of tasks of that loop.
 
-    What `send` returns is durable. Messages of one caller that waits for each keep their order. Messages without a key
-    of one batch go to one partition, and those of the next batch to the next.
+    What `send` returns is durable. Messages of one key keep the order in which they were sent, and so do those of one caller
+    that waits for each. Messages without a key of one batch go to one partition, and those of the next batch to the next.
     """
 
     def __init__(self, url: str, topic: str, settings: ProducerSettings | None = None) -> None:
         self._url, self._name, self._settings = url, topic, settings or ProducerSettings()
-        self._session = TopicSession(url, "headwater producer", self._settings.answer_within)
-        self._id, self._sequence = uuid4(), 0
         self._gathering = Gathering(self._settings)
         self._topic: Topic | None = None
         self._bell: Bell | None = None
-        self._writer: asyncio.Task[None] | None = None
+        self._writers: list[tuple[Appender, asyncio.Task[None]]] = []
         self._upkeep: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        session = self._session()
         try:
-            async with self._session.opening() as connection:
+            async with session.opening() as connection:
                 self._topic = await find(connection, self._name)
         except BaseException:
-            await self._session.close()
+            await session.close()
             raise
         if self._settings.rings:
             self._bell = Bell(self._url, self._topic.id, self._settings)
         if self._settings.maintain_every is not None:
             upkeep = Upkeep(self._url, self._name, self._settings.maintain_every)
             self._upkeep = asyncio.create_task(upkeep.run(), name=f"upkeep of {self._name}")
-        self._writer = asyncio.create_task(self._run(self._topic), name=f"producer of {self._name}")
+        self._start(session, self._topic, 0, self._gathering.take)
+        # In one partition two would only wait for each other.
+        for place in range(1, min(self._settings.connections, self._topic.partitions)):
+            turn = place * self._topic.partitions // self._settings.connections
+            self._start(self._session(), self._topic, turn, self._gathering.help)
         return self
 
     async def __aexit__(
@@ -79,73 +73,32 @@ class Producer:
         More than fits into a batch becomes several, of which the first may be there when a later one fails.
         """
         encoded = encode_messages(self._opened(), messages)
-        parts = [await self._gathering.put(*part) for part in _portions(encoded, self._settings.batch_bytes)]
-        return [placed for part in parts for placed in await part]
+        placed: list[Placed] = []
+        for part in _portions(encoded, self._settings.batch_bytes):
+            placed += await (await self._gathering.put(*part))
+        return placed
 
     async def close(self) -> None:
         """Append what waits, for as long as the settings say; what is left then raises for its senders."""
         self._gathering.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
-        if self._writer is not None:
-            seconds = self._settings.close_within.total_seconds()
-            self._session.end_within(seconds)
-            await leave(self._writer, self._session, seconds)
-            self._gathering.fail(self._too_late())
+        await asyncio.gather(*(appender.leave(task) for appender, task in self._writers))
+        self._gathering.fail(too_late(self._name))
         if self._bell is not None:
             await self._bell.close()
+
+    def _session(self) -> TopicSession:
+        return TopicSession(self._url, "headwater producer", self._settings.answer_within)
+
+    def _start(self, session: TopicSession, topic: Topic, turn: int, take: Callable[[], Awaitable[list[Sending]]]) -> None:
+        appender = Appender(session, topic, turn, self._bell, self._settings)
+        self._writers.append((appender, asyncio.create_task(appender.run(take), name=f"producer of {self._name}")))
 
     def _opened(self) -> Topic:
         if self._topic is None:
             raise TopicError("the producer is not open; use it with `async with`")
         return self._topic
-
-    async def _run(self, topic: Topic) -> None:
-        while sendings := await self._gathering.take():
-            messages = [message for sending in sendings for message in sending.messages]
-            try:
-                topic, placed = await self._append(topic, messages)
-            except Exception as exc:  # noqa: BLE001 - it is the senders'
-                fail(sendings, exc)
-                continue
-            except asyncio.CancelledError:
-                fail(sendings, self._too_late())
-                raise
-            settle(sendings, placed)
-
-    async def _append(self, topic: Topic, messages: Sequence[Encoded]) -> tuple[Topic, Iterator[Placed]]:
-        self._sequence += 1
-        unkeyed = self._sequence % topic.partitions
-        partitions, frames = frame_messages(topic, messages, unkeyed)
-        statement = produce_statements.append_batch(topic.id, partitions, frames, self._id, self._sequence)
-        # What was committed before comes first, some of it each time.
-        while (appended := await self._insist(statement)).first_offsets is None:
-            pass
-        if self._bell is not None:
-            self._bell.ring(partitions)
-        firsts = zip(partitions, appended.first_offsets, strict=True)
-        placed = place_messages(firsts, (partition_for(topic, message, unkeyed) for message in messages))
-        # Others may have added partitions; from here on the keys lead to them too.
-        return replace(topic, partitions=appended.partitions), placed
-
-    async def _insist(self, statement: Statement[Appended]) -> Appended:
-        if self._session.has_ended:
-            raise self._too_late()
-        return (await self._session.insist(statement, self._settings.give_up_after))[0]
-
-    def _too_late(self) -> ConnectionLost:
-        return ConnectionLost(f"the producer of topic {self._name!r} was closed before it knew that this was appended")
-
-
-def place_messages(firsts: Iterable[tuple[int, int]], partitions: Iterable[int]) -> Iterator[Placed]:
-    """Where each message stands, by its partition and by the first offset of each frame of a partition, in order. Pure."""
-    offsets: dict[int, int] = {}
-    for partition, first in firsts:
-        # The frames of a batch follow each other.
-        offsets.setdefault(partition, first)
-    for partition in partitions:
-        yield Placed(partition, offsets[partition])
-        offsets[partition] += 1
 
 
 def _portions(messages: Sequence[Encoded], most_bytes: int) -> Iterator[tuple[Sequence[Encoded], int]]:

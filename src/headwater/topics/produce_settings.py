@@ -29,6 +29,9 @@ class ProducerSettings:
     answer_within: timedelta = timedelta(seconds=10)
     # How long a batch is tried: a restart or a failover of the server fits in. Then its senders get the error.
     give_up_after: timedelta = timedelta(seconds=60)
+    # Batches that are under way at once, each on a connection. Only messages without a key in a topic with several
+    # partitions use more than one, and only while they come faster than one can write them.
+    connections: int = 2
     # Wake those who wait for the topic, after the commit and on a connection of its own. They poll all the same.
     rings: bool = True
     # From one ring to the next: quicker than anybody polls, and few enough that the server does not feel them.

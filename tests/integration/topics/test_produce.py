@@ -127,6 +127,21 @@ async def test_messages_without_a_key_go_around_from_batch_to_batch(topics_url, 
     assert sorted(place.partition for place in places) == [0, 0, 1, 1]
 
 
+async def test_messages_of_a_key_keep_their_order_while_those_without_use_another_connection(topics_url, connection):
+    topic = topics.create_sync(connection, "many", partitions=4)
+    sent = [Message(b"%04d" % n + bytes(50_000), key) for n, key in enumerate((None, "a", None, "b", None) * 40)]
+    async with Producer(topics_url, "many", ProducerSettings(batch_bytes=1 << 20, rings=False)) as producer:
+        # Nobody waits for the one before.
+        placed = await asyncio.gather(*map(producer.send, sent))
+    (appenders,) = connection.execute("select count(distinct producer) from headwater.topic_producer").fetchone()
+    assert appenders == 2
+    for key in ("a", "b"):
+        places = [place for message, place in zip(sent, placed, strict=True) if message.key == key]
+        assert places == sorted(places)
+    read = {Placed(message.partition, message.offset): message.payload for message in read_log(connection, topic)}
+    assert read == dict(zip(placed, payloads(sent), strict=True))
+
+
 async def test_a_bad_message_fails_its_own_send_only(topics_url, connection, single):
     async with Producer(topics_url, "single", QUIET) as producer:
         good, large, odd, alien = await asyncio.gather(

@@ -7,13 +7,27 @@ import pytest
 
 from headwater.errors import SettingsError, TopicError
 from headwater.topics import Placed, ProducerSettings
-from headwater.topics.gather import Gathering, settle
+from headwater.topics.appender import place_messages
+from headwater.topics.gather import MUCH_BYTES, Gathering, settle
 from headwater.topics.message import Encoded
-from headwater.topics.produce import place_messages
 
 
-def message(size=10):
-    return Encoded(bytes(size), None, b"", size)
+def message(size=10, key=None):
+    return Encoded(bytes(size), key, b"", size)
+
+
+async def put(waiting, count, *, key=None):
+    """So many, each half of what is much."""
+    for _ in range(count):
+        await waiting.put([message(MUCH_BYTES // 2, key)], MUCH_BYTES // 2)
+
+
+async def begun(*takings):
+    """Tasks for these, each of which waits."""
+    tasks = [asyncio.create_task(taking) for taking in takings]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    return tasks
 
 
 def gathering(**settings):
@@ -102,6 +116,46 @@ async def test_one_who_was_cancelled_is_not_sent():
     cancelled.cancel()
     (sending,) = await waiting.take()
     assert sending.placed is kept
+
+
+async def test_while_one_is_at_work_another_helps_when_there_is_much():
+    waiting = gathering()
+    (helping,) = await begun(waiting.help())
+    await put(waiting, 1)
+    assert len(await waiting.take()) == 1
+    await put(waiting, 1)
+    await asyncio.sleep(0)
+    assert not helping.done()
+    await put(waiting, 2)
+    assert len(await helping) == 3
+
+
+async def test_two_who_have_nothing_to_do_share_what_comes():
+    waiting = gathering()
+    taking, helping = await begun(waiting.take(), waiting.help())
+    await put(waiting, 8)
+    assert (len(await taking), len(await helping)) == (4, 4)
+
+
+async def test_what_has_a_key_is_left_to_one_and_keeps_its_order():
+    waiting = gathering()
+    taking, helping = await begun(waiting.take(), waiting.help())
+    for key in (b"a", b"b", b"c"):
+        await put(waiting, 1, key=key)
+        await put(waiting, 4)
+    taken, helped = await taking, await helping
+    assert [one.messages[0].key for one in taken if not one.is_free] == [b"a", b"b", b"c"]
+    assert all(one.is_free for one in helped)
+    assert (len(taken), len(helped)) == (9, 6)
+
+
+async def test_those_who_help_end_with_the_close_and_leave_nothing_behind():
+    waiting = gathering()
+    (helping,) = await begun(waiting.help())
+    await put(waiting, 1)
+    waiting.close()
+    assert await helping == []
+    assert [len(await waiting.take()) for _ in range(2)] == [1, 0]
 
 
 async def test_each_sender_is_told_its_own_places():
