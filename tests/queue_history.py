@@ -34,6 +34,7 @@ class Handled:
     began: int
     ended: int | None = None
     outcome: str | None = None
+    claimed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class History:
         for key, found in ids.items():
             if len(found) > 1:
                 yield Violation("idempotency", f"key {key} has jobs {sorted(found)}")
-        calls = _by_id(self.handled)
+        calls = _by_id(self._timely)
         for unique, found in uniques.items():
             for earlier, later in _neighbours(found, calls):
                 if self._end(earlier[-1]) > later[0].began:
@@ -199,7 +200,7 @@ class History:
 
     def _of_order(self) -> Iterator[Violation]:
         """A job of a key is begun when the one before has ended."""
-        calls = _by_id(self.handled)
+        calls = _by_id(self._timely)
         keys = defaultdict(set)
         for one in self.committed.values():
             if one.key is not None and self.limits.get(one.queue, Limits()).is_ordered:
@@ -214,7 +215,7 @@ class History:
         committed = self.committed
         by_queue: dict[str, list[Handled]] = defaultdict(list)
         by_key: dict[tuple[str, str], list[Handled]] = defaultdict(list)
-        for one in self.handled:
+        for one in self._timely:
             job = committed.get(one.id)
             if job is not None and job.queue in self.limits:
                 by_queue[job.queue].append(one)
@@ -240,6 +241,15 @@ class History:
             ]
             if (found := _within_a_second(sorted(claimed))) > 2 * limits.rate:
                 yield Violation("limit", f"{found} jobs of queue {queue} claimed within a second, of {limits.rate}")
+
+    @property
+    def _timely(self) -> list[Handled]:
+        """All but those of one who was stopped between its look at the lease and the begin: the job was another's then."""
+        return [
+            one
+            for one in self.handled
+            if one.claimed is None or not one.claimed <= self.gone.get(one.worker, one.began) < one.began
+        ]
 
     def _end(self, one: Handled) -> int:
         """When a call was over: that of one who is gone was when it was gone, as far as others are concerned."""

@@ -409,14 +409,13 @@ def calls_of(path: Path) -> list[Handled]:
     """The calls that a worker wrote down."""
     found: dict[tuple[int, int], Handled] = {}
     for line in path.read_text().splitlines():
-        what, *rest = line.split(" ", 3)
+        what, *rest = line.split(" ", 4)
         if what in ("there", "counts"):
             continue
-        id, attempt, at = map(int, rest)
+        id, attempt, at, *claimed = map(int, rest)
         if what == "began":
             assert (id, attempt) not in found, f"{path.stem} has begun attempt {attempt} of job {id} twice"
-            found[id, attempt] = Handled(id, attempt, path.stem, at)
+            found[id, attempt] = Handled(id, attempt, path.stem, at, claimed=claimed[0])
         else:
-            begun = found[id, attempt]
-            found[id, attempt] = Handled(id, attempt, path.stem, begun.began, at, what)
+            found[id, attempt] = replace(found[id, attempt], ended=at, outcome=what)
     return list(found.values())

@@ -35,6 +35,11 @@ class Notes:
     def begin(self) -> None:
         self._line("there")
 
+    def write_begin(self, job: Job) -> None:
+        """Also when it was claimed, by the same clock."""
+        now, age = time.monotonic_ns(), time.time() - job.claimed_at.timestamp()
+        self._line("began", job.id, job.attempt, now, now - round(age * 1e9))
+
     def write(self, what: str, job: Job) -> None:
         self._line(what, job.id, job.attempt, time.monotonic_ns())
 
@@ -54,7 +59,7 @@ class Handling:
         self._connecting = asyncio.Lock()
 
     async def handle(self, job: Job) -> Outcome | None:
-        self._notes.write("began", job)
+        self._notes.write_begin(job)
         try:
             return await self._do(job, job.payload)
         except asyncio.CancelledError:

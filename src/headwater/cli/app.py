@@ -20,6 +20,7 @@ from headwater.cli.config import Format, Level, LogLevel
 from headwater.cli.creek import creek
 from headwater.cli.demo import demo
 from headwater.cli.destroy import destroy
+from headwater.cli.help import keep_lines
 from headwater.cli.init import init
 from headwater.cli.letters import letters
 from headwater.cli.logs import configure
@@ -106,6 +107,9 @@ def options(
     configure(log_level, log_format)
 
 
+keep_lines(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code."""
     if sys.stdout is None:
@@ -131,6 +135,8 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         app(arguments, prog_name="headwater")
     except SystemExit as exc:
+        if _is_interrupted_prompt(exc):
+            return _INTERRUPTED
         return exc.code if isinstance(exc.code, int) else 0
     except SettingsError as exc:
         return _fail(str(exc), exc, 2)
@@ -145,6 +151,12 @@ def _run(arguments: Sequence[str]) -> int:
     except Stopped:
         return 0
     return 0
+
+
+def _is_interrupted_prompt(error: SystemExit) -> bool:
+    """Whether a question was answered with Ctrl-C, of which typer makes the same as of a no: it aborts."""
+    aborted = error.__context__
+    return isinstance(aborted, typer.Abort) and isinstance(aborted.__context__, KeyboardInterrupt)
 
 
 def _discard_output() -> None:

@@ -99,6 +99,15 @@ def serve(
             help="Where to answer: /emails, and for monitors /health, /ready and /metrics.",
         ),
     ] = None,
+    listen_url: Annotated[
+        str | None,
+        typer.Option(
+            "--listen-url",
+            metavar="URL",
+            show_default="`listen_url` of the file, or the same as `url`",
+            help="Where to hear of new messages by LISTEN: straight to the server, if `url` leads to a pooler.",
+        ),
+    ] = None,
 ) -> None:
     """Take e-mails by HTTP, send them by SMTP or an HTTP API, or both, until SIGTERM.
 
@@ -128,7 +137,7 @@ def serve(
         headwater comms serve comms.toml --role producer --listen 0.0.0.0:8025
         headwater comms serve comms.toml --role consumer
     """
-    settings = load_comms(file, environment(), role, listen)
+    settings = load_comms(file, environment(), role, listen, listen_url)
     _require_extra(settings)
     with ExitStack() as stack:
         place = None if settings.listen is None else stack.enter_context(closing(bind(settings.listen)))
@@ -155,7 +164,7 @@ async def _serve(file: CommsFile, role: Role, place: socket.socket | None) -> No
     from headwater.comms.consumer import Consumer
     from headwater.comms.service import Service
 
-    consumer = Consumer(file.url, _sender(file), file.send) if role.consumes else None
+    consumer = Consumer(file.url, _sender(file), file.send, file.listen_url) if role.consumes else None
     api = file.api if role.produces else None
     service = Service(file.url, place, api, consumer, file.send.stop_within.total_seconds())
     async with _stopping() as stopping:

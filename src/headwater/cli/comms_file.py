@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -11,12 +11,11 @@ from pydantic import BeforeValidator, Field, StrictInt, create_model
 
 from headwater.cli.pipeline_file.brokers import Duration, Section, Size, place_of
 from headwater.cli.pipeline_file.complaint import Shape
-from headwater.cli.pipeline_file.reading import Faults, read, refused
+from headwater.cli.pipeline_file.reading import Faults, refused, survey
 from headwater.cli.pipeline_file.values import Toml
 from headwater.comms.http_settings import HttpSettings
 from headwater.comms.settings import ApiSettings, SendSettings, check_queue, check_sender
 from headwater.comms.smtp_settings import SmtpSettings, Tls
-from headwater.errors import SettingsError
 from headwater.http import parse_listen
 from headwater.postgres.connect import complete
 
@@ -114,6 +113,7 @@ class _File(Section):
     """The whole file, but for `from`, which no attribute in Python can be called."""
 
     url: str = ""
+    listen_url: str | None = None
     listen: str | None = None
     queue: str = _SEND.queue
     api: ApiSection = ApiSection()
@@ -135,23 +135,27 @@ class CommsFile:
     """A service as a file describes it; without `by` it sends nothing."""
 
     url: str
+    listen_url: str | None
     listen: str | None
     api: ApiSettings
     send: SendSettings
     by: SmtpSettings | HttpSettings | None
 
 
-def load_comms(path: Path, environ: Mapping[str, str], role: Role, listen: str | None = None) -> CommsFile:
+def load_comms(
+    path: Path, environ: Mapping[str, str], role: Role, listen: str | None = None, listen_url: str | None = None
+) -> CommsFile:
     """The service that a file describes; raises SettingsError with all that is wrong with it.
 
     `environ` is what `${VARIABLE}` is taken from, and HEADWATER_URL where the file names no database; relative paths are
-    relative to the file. `listen` counts before that of the file.
+    relative to the file. `listen` and `listen_url` count before those of the file.
     """
     missing = "name the file of the service; `headwater comms serve --help` shows one"
-    file = read(path, environ, File, _SHAPE, missing=missing)
+    file, faults = survey(path, environ, File, _SHAPE, missing=missing)
     url = file.url or environ.get("HEADWATER_URL", "")
+    listen_url = listen_url or file.listen_url
     wanted = listen or file.listen or (_DEFAULT_LISTEN if role.produces else None)
-    faults, common = Faults(), dict[str, Any]()
+    common = dict[str, Any]()
     with faults.at("from"):
         check_sender(getattr(file, "from"))
         common["sender"] = getattr(file, "from")
@@ -160,30 +164,37 @@ def load_comms(path: Path, environ: Mapping[str, str], role: Role, listen: str |
         common["queue"] = file.queue
     with faults.at("url"):
         complete(url)
+    with faults.at("listen_url"):
+        complete(listen_url or "")
     with faults.at("listen"):
         parse_listen(wanted or _DEFAULT_LISTEN)
     with faults.at("api"):
         api = ApiSettings(**dict(file.api), **common)
     with faults.at("send"):
         send = SendSettings(**dict(file.send), **common)
-    with faults.at():
-        by = _by(file, path.parent, role)
+    by = _by(file, path.parent, role, faults)
     if faults.found:
         raise refused(path, faults.found)
-    return CommsFile(url, wanted, api, send, by)
+    return CommsFile(url, listen_url, wanted, api, send, by)
 
 
-def _by(file: _File, base: Path, role: Role) -> SmtpSettings | HttpSettings | None:
-    if file.smtp is not None and file.http is not None:
-        raise SettingsError("there are both [smtp] and [http]; messages are sent by one of them, so leave the other out")
+def _by(file: _File, base: Path, role: Role, faults: Faults) -> SmtpSettings | HttpSettings | None:
+    given = [name for name in ("smtp", "http") if getattr(file, name) is not None or name in faults.tops]
+    if len(given) > 1:
+        said = "there are both [smtp] and [http]; messages are sent by one of them, so leave the other out"
+        faults.found.append(((), said))
+    if not given and role.consumes:
+        said = "there is neither [smtp] nor [http]; say by what messages are sent, or take --role producer"
+        faults.found.append(((), said))
+    made: SmtpSettings | HttpSettings | None = None
     if file.smtp is not None:
-        given = dict(file.smtp)
-        made = SmtpSettings(**{**given, "tls_ca": None if file.smtp.tls_ca is None else place_of(file.smtp.tls_ca, base)})
-        # That the file can be used is found out here, and not when the first message is sent.
-        made.tls_context()
-        return made
+        tls_ca = None if file.smtp.tls_ca is None else place_of(file.smtp.tls_ca, base)
+        with faults.at("smtp"):
+            made = SmtpSettings(**{**dict(file.smtp), "tls_ca": tls_ca})
+        with faults.at("smtp", "tls_ca"):
+            # That the file can be used is found out here, and not when the first message is sent.
+            replace(_SMTP, tls_ca=tls_ca).tls_context()
     if file.http is not None:
-        return HttpSettings(**dict(file.http))
-    if role.consumes:
-        raise SettingsError("there is neither [smtp] nor [http]; say by what messages are sent, or take --role producer")
-    return None
+        with faults.at("http"):
+            made = HttpSettings(**dict(file.http))
+    return made

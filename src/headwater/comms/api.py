@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -47,7 +48,7 @@ class Api:
             Route("/emails/{id}", self._guarded(self.get), methods=["GET"]),
             *(Route(path, other, methods=["GET"]) for path, other in others.items()),
         ]
-        return Starlette(routes=routes)
+        return application_of(routes)
 
     async def post(self, request: Request) -> Response:
         key = request.headers.get("Idempotency-Key")
@@ -113,9 +114,8 @@ class Api:
         """Only for those who have the token, if there is one; and whatever fails is told."""
 
         async def guarded(request: Request) -> Response:
-            if not self._is_known(request.headers.get("Authorization", "")):
-                said = "this API needs a token; send it as `Authorization: Bearer TOKEN`"
-                return JSONResponse({"error": said}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            if fault := self._token_fault(request.headers.get("Authorization", "")):
+                return JSONResponse({"error": fault}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
             try:
                 return await answerer(request)
             except ClientDisconnect:
@@ -131,12 +131,34 @@ class Api:
 
         return guarded
 
-    def _is_known(self, authorization: str) -> bool:
-        if self._token is None:
-            return True
+    def _token_fault(self, authorization: str) -> str | None:
+        """Why a request is not answered. The token itself is never repeated."""
         scheme, _, given = authorization.partition(" ")
+        if self._token is None:
+            return None
+        if scheme.lower() != "bearer" or not given.strip():
+            return "this API needs a token, and none was sent; send it as `Authorization: Bearer TOKEN`"
         # Of the same length whatever was given, so that the time it takes tells nothing.
-        return scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token)
+        if not hmac.compare_digest(_digest(given.strip()), self._token):
+            return "the token that was sent is not the one of this API; send that of `token` in its [api]"
+        return None
+
+
+def application_of(routes: Sequence[Route]) -> Starlette:
+    """What is not there, or not asked for like that, is told as any other fault is."""
+    paths = ", ".join(route.path for route in routes)
+
+    async def tell(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        said = {
+            404: f"there is nothing at this path; there are {paths}",
+            405: f"this path does not take this method; it takes {allowed}",
+        }
+        content = {"error": said.get(error.status_code, error.detail)}
+        return JSONResponse(content, status_code=error.status_code, headers=error.headers)
+
+    return Starlette(routes=routes, exception_handlers={HTTPException: tell})
 
 
 def _digest(token: str) -> bytes:

@@ -1,7 +1,7 @@
 """Sending: a worker of the queue whose jobs are messages, each taken to a provider and put on record.
 
 What is for good is put aside with the reason, where `headwater queue` shows it; what passes is tried again by the policy.
-Whoever has the message by an earlier attempt is left out.
+Whoever has the message by an earlier attempt, or was refused for good, is left out.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from headwater.comms.bucket import Limiter
 from headwater.comms.faults import sentence
 from headwater.comms.message import Email
 from headwater.comms.mime import Letter, stable_id
-from headwater.comms.outcome import Outcome, Sender, Verdict, cut, permanent, transient
+from headwater.comms.outcome import Outcome, Refused, Sender, Verdict, cut, join_past, judge, permanent, transient
 from headwater.comms.pack import unpack, wanted_of
 from headwater.comms.session import Sessions
 from headwater.comms.settings import SendSettings
@@ -53,10 +53,16 @@ class Counts:
 
 
 class Consumer:
-    """Sends the messages of a queue by one sender, until it is stopped."""
+    """Sends the messages of a queue by one sender, until it is stopped.
 
-    def __init__(self, url: str, sender: Sender, settings: SendSettings | None = None) -> None:
-        self._url, self._sender, self._settings = url, sender, settings or SendSettings()
+    It hears of new ones at `listen_url`, if `url` leads to a pooler, where nobody can listen.
+    """
+
+    def __init__(
+        self, url: str, sender: Sender, settings: SendSettings | None = None, listen_url: str | None = None
+    ) -> None:
+        self._url, self._listen_url, self._sender = url, listen_url, sender
+        self._settings = settings or SendSettings()
         self._audit = Audit(url, self._settings.answer_within)
         # One for all: attachments are large, and one at a time is quick enough.
         self._sessions = Sessions(url, 1, self._settings.answer_within)
@@ -73,7 +79,7 @@ class Consumer:
         """Until `stop`: what is on its way is finished then, and the rest is left to others."""
         try:
             async with Upkeep(self._url, self._settings.keep, self._settings.answer_within):
-                await self.worker.run(self._url)
+                await self.worker.run(self._url, self._listen_url)
         finally:
             await self.close()
 
@@ -97,15 +103,20 @@ class Consumer:
             refused = permanent(f"the message cannot be sent as it is: {exc}")
             await self._record(_noted(job, "", self._sender.name, refused, datetime.now(UTC), 0.0))
             return Discard(refused.response)
-        has_it = await self._audit.accepted(job.id)
-        missing = tuple(one for one in letter.recipients if one.address not in has_it)
+        past = await self._audit.past(job.id, job.attempt)
+        missing = tuple(one for one in letter.recipients if one.address not in past.accepted)
         if not missing:
             self.counts.spared += 1
             _log.warning("e-mail %d was sent before, by an attempt whose end was lost; it is not sent again", job.id)
             return Done()
+        hopeless = {one.address for one in past.refused}
+        offered = tuple(one for one in missing if one.address not in hopeless)
+        if not offered:
+            # Of two attempts at once each may have heard it of some.
+            return Discard(str(judge(tuple(sorted(past.accepted)), past.refused, None, "")))
         await self._turn()
-        outcome = await self._attempt(job, Letter(letter.id, letter.email, letter.sender, missing, letter.created_at))
-        return _next(outcome)
+        part = Letter(letter.id, letter.email, letter.sender, offered, letter.created_at)
+        return _next(await self._attempt(job, part, past.refused))
 
     async def _turn(self) -> None:
         """Wait until a message may be sent: by the rate, and because the provider is there."""
@@ -136,7 +147,8 @@ class Consumer:
         async with self._sessions.one() as session:
             return {one.digest: one.content for one in await session.insist(find_contents(wanted), _INSIST)}
 
-    async def _attempt(self, job: Job, letter: Letter) -> Outcome:
+    async def _attempt(self, job: Job, letter: Letter, refused: tuple[Refused, ...]) -> Outcome:
+        """What becomes of it names those who were `refused` before, too."""
         at, began = datetime.now(UTC), time.monotonic()
 
         def noted(outcome: Outcome) -> Attempt:
@@ -148,6 +160,7 @@ class Consumer:
             self._record_late(noted, transient(f"the attempt {_CUT_OFF}"))
             raise
         self._breaker.note(outcome, time.monotonic())
+        outcome = join_past(outcome, refused)
         await self._record(noted(outcome))
         return outcome
 

@@ -89,6 +89,16 @@ def judge(accepted: tuple[str, ...], refused: tuple[Refused, ...], code: int | N
     )
 
 
+def join_past(outcome: Outcome, refused: tuple[Refused, ...]) -> Outcome:
+    """Of a message that was not offered to those who were refused for good before: they are named all the same."""
+    if not refused:
+        return outcome
+    if outcome.verdict is Verdict.SENT or outcome.refused:
+        return judge(outcome.accepted, (*outcome.refused, *refused), outcome.code, outcome.response)
+    said = f"{outcome.response}; refused before for {', '.join(map(str, refused))}"
+    return replace(outcome, refused=refused, response=said)
+
+
 def cut(text: str, secrets: tuple[str, ...] = ()) -> str:
     """What a server said, in one line of bounded length, and without what we told it in confidence."""
     for secret in secrets:

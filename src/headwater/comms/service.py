@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headwater.comms.api import Answerer, Api
+from headwater.comms.api import Answerer, Api, application_of
 from headwater.comms.consumer import Consumer
 from headwater.comms.metrics import CommsMetrics
 from headwater.comms.session import Sessions
@@ -86,7 +86,7 @@ class Service:
         }
         if self._api is not None:
             return self._api.application(monitors)
-        return Starlette(routes=[Route(path, answer) for path, answer in monitors.items()])
+        return application_of([Route(path, answer) for path, answer in monitors.items()])
 
     async def _answer_health(self, _request: Request) -> Response:
         return _judged(None)

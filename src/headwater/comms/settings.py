@@ -23,7 +23,7 @@ class SendSettings:
     At most `concurrency` messages are on their way at once, each over a connection of its own, and `rate` a second of this
     process; an attempt may take `within`. One that failed in passing is tried again up to `attempts` times, after some part
     of a time that doubles from `retry_first` to `retry_longest`. What was tried is on record for `keep`, and so long are
-    attachments kept; finished jobs, of all queues, are for `keep_done`.
+    attachments kept, but those of a message that may be sent yet with it; finished jobs, of all queues, are for `keep_done`.
     """
 
     sender: str | None = None

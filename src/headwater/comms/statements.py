@@ -50,9 +50,14 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class Earlier:
+    """Who has a message, or was refused, by an attempt."""
+
     job_id: int
+    attempt: int
+    outcome: str
     accepted: Sequence[str]
+    refused: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,8 @@ def note_attempts(attempts: Sequence[Attempt]) -> Statement[int]:
     return SQL["note_attempts"].bind(int, attempts=json.dumps([one.plain() for one in attempts]))
 
 
-def find_accepted(job_ids: Sequence[int]) -> Statement[Accepted]:
-    return SQL["find_accepted"].bind(Accepted, job_ids=list(job_ids))
+def find_earlier(job_ids: Sequence[int]) -> Statement[Earlier]:
+    return SQL["find_earlier"].bind(Earlier, job_ids=list(job_ids))
 
 
 def list_attempts(job_id: int) -> Statement[Tried]:
@@ -139,7 +144,7 @@ def find_contents(digests: Iterable[str]) -> Statement[Content]:
 
 
 def forget_contents(kept: timedelta, most: int) -> Statement[object]:
-    return SQL["forget_contents"].bind(object, kept=kept, most=most)
+    return SQL["forget_contents"].bind(object, kept=kept, most=most, kind=KIND)
 
 
 def grant_submitting(role: str) -> Statement[None]:

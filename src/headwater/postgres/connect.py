@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg import pq
@@ -42,6 +42,23 @@ _REFUSALS = (
 )
 
 
+class _AsyncConnection(psycopg.AsyncConnection[Any]):
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        """As psycopg has it, but that nothing hides a cancellation.
+
+        It waits for the server once more when it is cancelled; if the connection is lost then, that is what it raises, and
+        one who goes on after a lost connection would never end.
+        """
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        before = task.cancelling()
+        try:
+            return await super().wait(*args, **options)
+        except psycopg.Error as exc:
+            if task.cancelling() > before:
+                raise asyncio.CancelledError from exc
+            raise
+
+
 class _LsnLoader(Loader):
     def load(self, data: Buffer) -> Lsn:
         return Lsn.parse(bytes(data).decode())
@@ -68,7 +85,7 @@ async def connect(url: str, **parameters: str) -> AsyncConnection:
     """Open an async connection in autocommit mode."""
     conninfo = complete(url, **parameters)
     with translated(conninfo):
-        connection = await _through(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
+        connection = await _through(_AsyncConnection.connect(conninfo, autocommit=True))
     _adapt(connection)
     _log_connected(connection, conninfo)
     return connection

@@ -167,9 +167,14 @@ class PreparedSession(Session):
 
     async def opened(self) -> AsyncConnection:
         async with self._opening:
+            known = self._connection
             connection = await super().opened()
-            if self._prepares:
+            if self._prepares and connection is not known:
                 connection.prepare_threshold = 1
+                # psycopg counts names from 0, and behind a pooler those of another client may be in the same session: then
+                # this one would run that one's statement, if it takes as many parameters. It has no other way to say so; a
+                # release that counts otherwise would ignore it.
+                connection._prepared._prepared_idx = random.getrandbits(48)
             return connection
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:

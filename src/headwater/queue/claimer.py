@@ -167,7 +167,7 @@ class Claimer:
         if sweeps:
             self._counts.sweeps += 1
             await self._look(queue)
-        elif not jobs:
+        elif not jobs or (queue in self._limited and len(jobs) < most):
             await self._ask(queue, began)
         place.note(jobs, most, swept=sweeps, began=began, ended=time.monotonic())
 
@@ -197,12 +197,13 @@ class Claimer:
             self._say_overdue(queue, looked.oldest_kind)
 
     async def _ask(self, queue: str, now: float) -> None:
-        """Somebody has rung, and there is nothing: it may be a job that is due in a moment."""
+        """Somebody has rung, and there is nothing, or a limit holds it up: it may be due, or begin, in a moment."""
         if now < (ask_at := self._ask_at.get(queue, 0.0)):
             self.due_within(ask_at - now, queue)
             return
         self._ask_at[queue] = now + _ASK_SECONDS
-        for seconds in await self._session.fetch(work_statements.look_ahead(queue)):
+        (seconds,) = await self._session.fetch(work_statements.look_ahead(queue))
+        if seconds is not None:
             self.due_within(max(0.0, seconds), queue)
 
     def _say_overdue(self, queue: str, kind: str | None) -> None:

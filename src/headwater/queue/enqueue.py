@@ -1,7 +1,7 @@
 """Enqueuing jobs inside of the application's own transaction: they are there if and only if it commits."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -94,22 +94,35 @@ def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Sequence[NewJob
     return ids
 
 
-def enqueuing(jobs: Sequence[NewJob], trace: str | Sequence[str | None] | None, *, rings: bool) -> list[Statement[Any]]:
-    """The statements that enqueue jobs of one trace, or of one each; or JobError."""
+def enqueuing(
+    jobs: Sequence[NewJob], trace: str | Sequence[str | None] | None, *, rings: bool, moment: timedelta | None = None
+) -> list[Statement[Any]]:
+    """The statements that enqueue jobs of one trace, or of one each; or JobError.
+
+    With `moment`, a key that another transaction holds for longer is not waited for, and its job has None for an id.
+    """
     if isinstance(jobs, NewJob) or not isinstance(jobs, Iterable):
         raise JobError(f"jobs are given as a list, not as a {type(jobs).__name__}; write [NewJob(...)]")
     given = list(jobs)
     payloads = [encode_payload(job) for job in given]
     traces = [trace] * len(given) if trace is None or isinstance(trace, str) else trace
-    return [_statement(given[part], payloads[part], traces[part], rings=rings) for part in _parts(payloads)]
+    parts = [(given[part], payloads[part], traces[part]) for part in _parts(payloads)]
+    return [_statement(*part, rings=rings, moment=moment) for part in parts]
 
 
 def _statement(
-    jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], *, rings: bool
+    jobs: Sequence[NewJob],
+    payloads: Sequence[str],
+    traces: Sequence[str | None],
+    *,
+    rings: bool,
+    moment: timedelta | None,
 ) -> Statement[Any]:
-    if any(job.unique is not None or job.idempotency_key is not None for job in jobs):
-        return statements.enqueue_keyed(jobs, payloads, traces, rings=rings)
-    return statements.insert_jobs(jobs, payloads, traces, rings=rings)
+    if all(job.unique is None and job.idempotency_key is None for job in jobs):
+        return statements.insert_jobs(jobs, payloads, traces, rings=rings)
+    if moment is not None:
+        return statements.enqueue_soon(jobs, payloads, traces, moment)
+    return statements.enqueue_keyed(jobs, payloads, traces, rings=rings)
 
 
 def ids_of(rows: list[Any]) -> list[int]:

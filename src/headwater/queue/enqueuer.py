@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from headwater.errors import HeadwaterError, JobError
+from headwater.errors import ConnectionLost, HeadwaterError, JobError
 from headwater.postgres.session import leave
 from headwater.postgres.statements import fetch
 from headwater.queue import statements, work_statements
@@ -21,6 +23,11 @@ from headwater.queue.tracing import enqueue_span
 from headwater.traces import trace_headers
 
 _log = logging.getLogger(__name__)
+
+# A commit takes some milliseconds; who holds a key for longer holds up nobody but those who want the same.
+_MOMENT: Final = timedelta(milliseconds=50)
+# Those are tried over and over, and each time is a transaction.
+_HELD_MOMENT: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +48,14 @@ class Enqueuer:
     def __init__(self, url: str, settings: EnqueuerSettings | None = None) -> None:
         self._settings = settings or EnqueuerSettings()
         self._session = QueueSession(url, "headwater enqueuer", self._settings.answer_within)
+        self._aside = QueueSession(url, "headwater enqueuer aside", self._settings.answer_within)
         self._bell = QueueSession(url, "headwater enqueuer bell", self._settings.answer_within)
         self._waiting: deque[_Waiting] = deque()
-        self._arrived, self._filled, self._room, self._written = (asyncio.Event() for _ in range(4))
+        # Those whose keys other transactions hold, and until when they are tried, by the monotonic clock.
+        self._held: dict[_Waiting, float] = {}
+        self._arrived, self._filled, self._room, self._written, self._put_aside = (asyncio.Event() for _ in range(5))
         self._rung: set[str] = set()
-        self._is_open = False
+        self._is_open = self._is_writing = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -55,8 +65,11 @@ class Enqueuer:
         except BaseException:
             await self._session.close()
             raise
-        self._is_open = True
-        self._tasks = [asyncio.create_task(self._write(), name="enqueuer")]
+        self._is_open = self._is_writing = True
+        self._tasks = [
+            asyncio.create_task(self._write(), name="enqueuer"),
+            asyncio.create_task(self._write_held(), name="enqueuer aside"),
+        ]
         if self._settings.rings:
             self._tasks.append(asyncio.create_task(self._ring(), name="enqueuer bell"))
         return self
@@ -68,13 +81,19 @@ class Enqueuer:
         for event in (self._arrived, self._filled):
             event.set()
         seconds = self._settings.close_within.total_seconds()
+        ends_at = time.monotonic() + seconds
         self._session.end_within(seconds)
+        self._aside.end_within(seconds)
         await leave(self._tasks[0], self._session, seconds)
+        self._is_writing = False
+        self._put_aside.set()
+        await leave(self._tasks[1], self._aside, max(0.0, ends_at - time.monotonic()))
         self._written.set()
-        for task in self._tasks[1:]:
+        for task in self._tasks[2:]:
             await leave(task, self._bell, 1.0)
         self._room.set()
-        self._fail(JobError("the enqueuer was closed before it knew that the job was enqueued"), self._waiting)
+        unknown = JobError("the enqueuer was closed before it knew that the job was enqueued")
+        self._fail(unknown, [*self._waiting, *self._held])
 
     async def enqueue(  # noqa: PLR0913 - what a job is made of
         self,
@@ -92,7 +111,7 @@ class Enqueuer:
         job = NewJob(kind, payload, queue, run_at, priority, key, unique, idempotency_key)
         # The one who gives what cannot be enqueued hears of it, and none of those who share its transaction.
         encode_payload(job)
-        while self._is_open and len(self._waiting) >= self._settings.waiting_jobs:
+        while self._is_open and len(self._waiting) + len(self._held) >= self._settings.waiting_jobs:
             self._room.clear()
             await self._room.wait()
         if not self._is_open:
@@ -116,7 +135,21 @@ class Enqueuer:
             self._filled.clear()
             self._room.set()
             for part in _apart(batch):
-                await self._write_these(part)
+                await self._write_these(part, self._session, _MOMENT)
+
+    async def _write_held(self) -> None:
+        """Those whose keys others hold, again and again; on a connection of its own, so that no other job waits for it."""
+        while self._held or self._is_writing:
+            if not self._held:
+                self._put_aside.clear()
+                await self._put_aside.wait()
+                continue
+            await self._write_these(list(self._held), self._aside, _HELD_MOMENT)
+            now = time.monotonic()
+            late = [one for one, until in self._held.items() if now > until]
+            self._fail(ConnectionLost("another transaction holds the key of the job, and has not ended in time"), late)
+            self._held = {one: until for one, until in self._held.items() if not one.id.done()}
+            self._room.set()
 
     async def _linger(self) -> None:
         seconds = self._settings.linger.total_seconds()
@@ -124,13 +157,13 @@ class Enqueuer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._filled.wait(), seconds)
 
-    async def _write_these(self, batch: list[_Waiting]) -> None:
+    async def _write_these(self, batch: list[_Waiting], session: QueueSession, moment: timedelta) -> None:
         jobs = [one.job for one in batch]
         written = 0
         try:
             with enqueue_span(jobs) as trace:
-                for statement in enqueuing(jobs, [one.trace or trace for one in batch], rings=False):
-                    rows = await self._session.insist(statement, self._settings.give_up_after)
+                for statement in enqueuing(jobs, [one.trace or trace for one in batch], rings=False, moment=moment):
+                    rows = await session.insist(statement, self._settings.give_up_after)
                     ids = ids_of(rows)
                     self._tell(batch[written : written + len(ids)], ids)
                     written += len(ids)
@@ -140,14 +173,18 @@ class Enqueuer:
             _log.exception("jobs could not be enqueued")
             self._fail(JobError(f"the job was not enqueued: {exc!r}"), batch)
 
-    def _tell(self, batch: list[_Waiting], ids: list[int]) -> None:
+    def _tell(self, batch: list[_Waiting], ids: Sequence[int | None]) -> None:
         for one, id in zip(batch, ids, strict=True):
+            if id is None:
+                self._held.setdefault(one, time.monotonic() + self._settings.give_up_after.total_seconds())
+                self._put_aside.set()
+                continue
             if not one.id.done():
                 one.id.set_result(id)
-        self._rung.update(one.job.queue for one in batch)
+            self._rung.add(one.job.queue)
         self._written.set()
 
-    def _fail(self, error: HeadwaterError, batch: "list[_Waiting] | deque[_Waiting]") -> None:
+    def _fail(self, error: HeadwaterError, batch: Iterable[_Waiting]) -> None:
         for one in batch:
             if not one.id.done():
                 one.id.set_exception(error)

@@ -174,15 +174,14 @@ class Lanes:
             return Finished("cancelled")
         if isinstance(job.payload, Unreadable):
             return GivenUp(cut(f"its payload cannot be read: {job.payload.error}"), job.payload.error_class)
-        if job.lost >= _SUSPECT:
-            if job.lost >= _MOST_LOST:
-                return GivenUp(
-                    f"begun {job.lost} times and not settled: each time its worker died, or stalled for a lease",
-                    "LeaseLost",
-                )
-            await self._note_begin(job)
+        if job.lost >= _MOST_LOST:
+            return GivenUp(
+                f"begun {job.lost} times and not settled: each time its worker died, or stalled for a lease", "LeaseLost"
+            )
         limit = asyncio.timeout(handler.timeout.total_seconds())
         try:
+            if job.lost >= _SUSPECT:
+                await self._note_begin(job)
             async with limit:
                 answer = await (handler.function(job) if span is None else span.within(handler.function, job))
         except asyncio.CancelledError as exc:

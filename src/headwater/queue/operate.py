@@ -201,7 +201,8 @@ def read_limits(connection: Connection, queue: str) -> Limits:
 def limit(connection: Connection, limits: Limits) -> Limits:
     """Have a queue worked off within limits, in place of those that it had; jobs in hand count already.
 
-    Whether it is paused stays as it is. Workers notice within a poll, or sooner.
+    Whether it is paused stays as it is. A claim that is under way is waited for, and the next one is within the limits;
+    in a transaction of the caller's, claims of the queue wait for its end.
     """
     for name in ("most_running", "most_running_per_key", "rate", "rate_per_key"):
         value = getattr(limits, name)
@@ -210,16 +211,25 @@ def limit(connection: Connection, limits: Limits) -> Limits:
     for name in ("rate_per", "rate_per_key_per"):
         if getattr(limits, name) <= timedelta(0):
             raise JobError(f"{name} of queue {limits.queue!r} is not a time; give one that is more than 0")
-    with connection.transaction():
+    queue = _checked(limits.queue)
+    with latest_sync(connection):
+        fetch_sync(connection, sql.hold_claims(queue))
         execute_sync(connection, sql.limit(limits))
-        execute_sync(connection, sql.count_in(_checked(limits.queue)))
+        execute_sync(connection, sql.count_in(queue))
         fetch_sync(connection, ring([limits.queue]))
     return read_limits(connection, limits.queue)
 
 
+def is_known(connection: Connection, queue: str) -> bool:
+    """Whether a queue has a job, or had one of late; one that never had any is perhaps another's name, mistyped."""
+    return fetch_sync(connection, sql.is_known(_checked(queue)))[0]
+
+
 def pause(connection: Connection, queue: str) -> None:
     """Have no more jobs of a queue claimed; those in hand are finished, and what is enqueued waits."""
-    execute_sync(connection, sql.pause(_checked(queue), is_paused=True))
+    with latest_sync(connection):
+        fetch_sync(connection, sql.hold_claims(_checked(queue)))
+        execute_sync(connection, sql.pause(queue, is_paused=True))
 
 
 def resume(connection: Connection, queue: str) -> None:

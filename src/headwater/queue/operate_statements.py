@@ -203,6 +203,14 @@ def list_cron() -> Statement[Cron]:
     return SQL["list_cron"].bind(Cron)
 
 
+def is_known(queue: str) -> Statement[bool]:
+    return SQL["is_known"].bind(bool, queue=queue)
+
+
+def hold_claims(queue: str) -> Statement[object]:
+    return SQL["hold_claims"].bind(object, queue=queue)
+
+
 def pause(queue: str, *, is_paused: bool) -> Statement[object]:
     return SQL["pause"].bind(object, queue=queue, is_paused=is_paused)
 

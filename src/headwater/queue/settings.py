@@ -1,9 +1,12 @@
-"""The settings of workers and of those who enqueue one by one."""
+"""The settings of workers and of those who enqueue one by one. Durations may be given as texts, such as `30s`."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import SettingsError
+from headwater.model.amount import parse_duration
 from headwater.model.settings import find_strangers, find_too_small
 
 
@@ -31,8 +34,28 @@ class WorkerSettings:
     answer_within: timedelta = timedelta(seconds=30)
     listens: bool = True
 
+    if TYPE_CHECKING:
+        # For those who check types: what may be given is more than what is there afterwards.
+        def __init__(  # noqa: PLR0913 - the fields
+            self,
+            *,
+            concurrency: int = ...,
+            lease: timedelta | str = ...,
+            poll: timedelta | str = ...,
+            claim_most: int = ...,
+            settle_most: int = ...,
+            settle_after: timedelta | str = ...,
+            stop_within: timedelta | str = ...,
+            overdue: timedelta | str = ...,
+            keep_done: timedelta | str = ...,
+            maintain_every: timedelta | str = ...,
+            answer_within: timedelta | str = ...,
+            listens: bool = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         owner = "WorkerSettings"
+        _read_texts(self)
         faults = [*find_strangers(self, owner)] or [*find_too_small(self, owner)]
         if not faults and self.lease < timedelta(milliseconds=100):
             faults = [f"lease of {owner} is {self.lease.total_seconds():g} s; give 0.1 s or more"]
@@ -56,9 +79,34 @@ class EnqueuerSettings:
     close_within: timedelta = timedelta(seconds=30)
     answer_within: timedelta = timedelta(seconds=30)
 
+    if TYPE_CHECKING:
+
+        def __init__(  # noqa: PLR0913 - the fields
+            self,
+            *,
+            linger: timedelta | str = ...,
+            batch_jobs: int = ...,
+            waiting_jobs: int = ...,
+            rings: bool = ...,
+            ring_every: timedelta | str = ...,
+            give_up_after: timedelta | str = ...,
+            close_within: timedelta | str = ...,
+            answer_within: timedelta | str = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        _read_texts(self)
         faults = [*find_strangers(self, "EnqueuerSettings")] or [
             *find_too_small(self, "EnqueuerSettings", {"linger": timedelta(0)})
         ]
         if faults:
             raise SettingsError(*faults)
+
+
+def _read_texts(settings: Any) -> None:
+    """Have durations in place of their texts; what is none stays, to be told of with the rest."""
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if one.type is timedelta and isinstance(value, str):
+            with suppress(ValueError):
+                object.__setattr__(settings, one.name, parse_duration(value))

@@ -1,6 +1,7 @@
 """The SQL of enqueuing: statements with their parameters named."""
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Final
 
 from headwater.postgres.statements import Statement, load
@@ -23,6 +24,19 @@ def enqueue_keyed(
     return SQL["enqueue_keyed"].bind(
         list,
         rings=rings,
+        unique_keys=[job.unique for job in jobs],
+        idempotency_keys=[job.idempotency_key for job in jobs],
+        **_columns(jobs, payloads, traces),
+    )
+
+
+def enqueue_soon(
+    jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], moment: timedelta
+) -> Statement[list[int | None]]:
+    """As above, and None for one whose key another transaction holds; nobody is rung for."""
+    return SQL["enqueue_soon"].bind(
+        list,
+        moment=moment,
         unique_keys=[job.unique for job in jobs],
         idempotency_keys=[job.idempotency_key for job in jobs],
         **_columns(jobs, payloads, traces),

@@ -13,7 +13,7 @@ SQL: Final = load("headwater.queue", "sql/work.sql")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """When the next job of a queue is due, how long the oldest due one waits already, and whether the queue has limits."""
+    """When the next job of a queue is due or may begin, for how long the oldest due one waits, and whether it has limits."""
 
     next_seconds: float | None
     oldest_seconds: float | None
@@ -55,8 +55,8 @@ def look(queue: str) -> Statement[Looked]:
     return SQL["look"].bind(Looked, queue=queue)
 
 
-def look_ahead(queue: str) -> Statement[float]:
-    """No row if none is scheduled."""
+def look_ahead(queue: str) -> Statement[float | None]:
+    """One row; None if none is scheduled, or waits for its rate."""
     return SQL["look_ahead"].bind(float, queue=queue)
 
 

@@ -20,6 +20,7 @@ from headwater.postgres.connect import connect_sync
 from tests.consuming import states, tried
 from tests.emails import email
 from tests.mail_api import MailApi
+from tests.pooler import pooler
 from tests.proxy import Proxy
 from tests.servers import fresh_database
 from tests.smtp import MailServer
@@ -139,10 +140,28 @@ def test_producer_and_consumer_may_be_apart(shop, file, server):
     assert len(server.mails) == 3
 
 
+@pytest.mark.parametrize("is_option", [False, True])
+def test_a_consumer_behind_a_pooler_hears_of_messages_past_it(shop, file, database, server, is_option):
+    with pooler(database) as (pooled, _):
+        top = f'listen_url = "{"postgresql://127.0.0.1:1/shop" if is_option else database}"\n'
+        path = file(smtp(server), url=pooled, top=top)
+        path.write_text(path.read_text().replace('poll = "50ms"', 'poll = "10m"', 1))
+        options = ["--listen-url", database] if is_option else []
+        with serving(path, "consumer", "--listen", "127.0.0.1:0", *options) as (process, log):
+            # The second is when it listens.
+            eventually(lambda: re.search(r"headwater_queue_sweeps_total ([2-9])", ask(log, "/metrics")[1]))
+            comms.enqueue_sync(shop, [email()])
+            eventually(lambda: list(states(shop).values()) == ["done"])
+            assert stop(process) == 0
+
+
 def test_a_consumer_tells_monitors_and_takes_no_messages(shop, file, server):
     with serving(file(smtp(server)), "consumer", "--listen", "127.0.0.1:0") as (process, log):
         eventually(lambda: ask(log, "/ready")[0] == 200)
-        assert ask(log, "/emails", [MESSAGE])[0] == 404
+        assert ask(log, "/emails", [MESSAGE]) == (
+            404,
+            {"error": "there is nothing at this path; there are /health, /ready, /metrics"},
+        )
         assert stop(process) == 0
 
 

@@ -606,7 +606,25 @@ def test_a_queue_is_paused_and_goes_on_and_its_workers_are_woken(connection, dat
     assert len(claim(connection, "a", of="mail")) == 1
 
 
+def test_a_queue_of_which_no_job_was_seen_is_hinted_at_and_changed_all_the_same(connection, program, answer):
+    hint = "; no job of it was seen so far, so check its name\n"
+    assert program("pause", "mial") == (0, f"queue mial: paused{hint}", "")
+    assert program("resume", "mial") == (0, f"queue mial: goes on{hint}", "")
+    assert program("limit", "mial", "--running", "3") == (0, f"queue mial: 3 at once{hint}", "")
+    assert answer("limit", "mial")["running"] == 3
+    queue.enqueue_sync(connection, "a", queue="mail")
+    assert program("pause", "mail")[1] == "queue mail: paused\n"
+    program("resume", "mail")
+    # Also when it was given up, or is done.
+    give_up(connection, "a", of="mail")
+    assert program("limit", "mail")[1] == "queue mail: no limits\n"
+    queue.enqueue_sync(connection, "b")
+    finish(connection, "b")
+    assert program("limit", "default")[1] == "queue default: no limits\n"
+
+
 def test_limits_are_set_one_by_one_shown_and_taken_away(connection, program, answer):
+    queue.enqueue_sync(connection, "a", queue="mail")
     assert program("limit", "mail") == (0, "queue mail: no limits\n", "")
     assert connection.execute("select count(*) from headwater.queue").fetchone() == (0,)
     assert program("limit", "mail", "--running", "10", "--rate", "100/second")[1] == "queue mail: 10 at once, 100/second\n"

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from headwater.comms.api import Api
 from headwater.comms.session import Sessions
@@ -21,6 +22,10 @@ MESSAGE = {"to": ["zoe@example.com"], "subject": "Invoice 7", "text": "Pay, plea
 TOKEN = "a-token-of-some-length"
 
 
+async def answer_health(_request):
+    return Response("healthy")
+
+
 @asynccontextmanager
 async def serving(url, give_up_after=timedelta(milliseconds=500), **changes):
     """The API, and a client of it."""
@@ -29,7 +34,7 @@ async def serving(url, give_up_after=timedelta(milliseconds=500), **changes):
     gives_up = EnqueuerSettings(give_up_after=give_up_after, close_within=timedelta(seconds=1))
     async with Enqueuer(url, gives_up) as enqueuer:
         api = Api(Submitter(enqueuer, sessions, settings.queue, settings.sender), sessions, settings)
-        transport = httpx.ASGITransport(api.application({}))
+        transport = httpx.ASGITransport(api.application({"/health": answer_health}))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             client.api = api
             yield client
@@ -267,6 +272,29 @@ async def test_with_a_token_only_those_who_have_it_are_answered(comms_url, conne
                 assert TOKEN not in answer.text
         assert (await post(client, [MESSAGE], Authorization=f"Bearer {TOKEN}")).status_code == 202
     assert len(states(connection)) == 1
+
+
+async def test_whether_the_token_is_missing_or_wrong_is_said(comms_url):
+    missing = "this API needs a token, and none was sent; send it as `Authorization: Bearer TOKEN`"
+    wrong = "the token that was sent is not the one of this API; send that of `token` in its [api]"
+    async with serving(comms_url, token=TOKEN) as client:
+        for sent, said in ((None, missing), ("Basic x", missing), ("Bearer ", missing), ("Bearer guess", wrong)):
+            answer = await client.get("/emails/1", headers={} if sent is None else {"Authorization": sent})
+            assert (answer.status_code, answer.json()) == (401, {"error": said})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "said"),
+    [
+        ("GET", "/mails", 404, "there is nothing at this path; there are /emails, /emails/{id}, /health"),
+        ("GET", "/emails", 405, "this path does not take this method; it takes POST"),
+        ("DELETE", "/emails/1", 405, "this path does not take this method; it takes GET, HEAD"),
+    ],
+)
+async def test_what_is_not_there_is_told_as_any_other_fault_is(client, method, path, status, said):
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()) == (status, {"error": said})
+    assert ("Allow" in answer.headers) == (status == 405)
 
 
 async def test_while_the_database_is_away_nothing_is_accepted_and_afterwards_it_is(comms_url, connection, caplog):

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from uuid import uuid4
 
 import pytest
 from opentelemetry import trace
@@ -12,12 +14,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headwater import comms
+from headwater.comms.consumer import Consumer
 from headwater.comms.mime import Letter
-from headwater.comms.outcome import Outcome, Verdict, away, transient
-from headwater.comms.statements import note_attempts
+from headwater.comms.outcome import Outcome, Refused, Verdict, away, judge, transient
+from headwater.comms.statements import Attempt, note_attempts
+from headwater.comms.upkeep import Upkeep
 from headwater.postgres.statements import fetch_sync
 from tests.consuming import consuming, quick, smtp_to, states, tried
 from tests.emails import email
+from tests.pooler import pooler
 from tests.proxy import Proxy
 from tests.smtp import DROP
 from tests.subscribing import until
@@ -125,6 +130,62 @@ async def test_who_was_refused_for_good_does_not_make_others_get_it_twice_when_i
         connection.execute("select headwater.queue_retry_1(array[%s])", [job_id])
         await until(lambda: states(connection) == {job_id: "done"})
     assert mail_server.recipients == ["zoe@example.com", "gone@example.com"]
+
+
+async def test_who_was_refused_for_good_is_not_asked_for_again_while_others_are_tried_again(comms_url, connection):
+    gone, full = Refused("gone@example.com", 550, "no such user"), Refused("full@example.com", 452, "mailbox full")
+    sender = StubSender(
+        judge(("zoe@example.com",), (gone, full), 250, "OK"), transient("later", 451), judge((), (full,), None, "")
+    )
+    (job_id,) = comms.enqueue_sync(connection, [email("gone@example.com", "zoe@example.com", "full@example.com")])
+    async with consuming(comms_url, sender):
+        await until(lambda: states(connection) == {job_id: "error"})
+        assert [len(letter.recipients) for letter in sender.letters] == [3, 1, 1, 1]
+        assert sender.letters[-1].recipients[0].address == "full@example.com"
+        # It is named all the same: by every attempt, and in the end.
+        assert tried(connection, "outcome, refused -> -1 ->> 'address', response")[1:] == [
+            ("transient", "gone@example.com", "later; refused before for gone@example.com: 550 no such user"),
+            (
+                "transient",
+                "gone@example.com",
+                "refused for full@example.com: 452 mailbox full, gone@example.com: 550 no such user",
+            ),
+            (
+                "permanent",
+                "gone@example.com",
+                "refused for gone@example.com: 550 no such user; accepted for full@example.com",
+            ),
+        ]
+        # Who has it tried again means all who do not have it, for as long as it takes.
+        sender.answers = [transient("later", 451)] * 5
+        connection.execute("select headwater.queue_retry_1(array[%s])", [job_id])
+        await until(lambda: states(connection) == {job_id: "done"})
+    assert {one.address for letter in sender.letters[4:] for one in letter.recipients} == {"gone@example.com"}
+
+
+async def test_a_message_that_was_given_up_is_offered_to_all_who_do_not_have_it_when_it_is_retried(comms_url, connection):
+    gone, full = Refused("gone@example.com", 550, "no such user"), Refused("full@example.com", 452, "mailbox full")
+    sender = StubSender(judge((), (gone, full), None, ""), judge((), (full,), None, ""))
+    (job_id,) = comms.enqueue_sync(connection, [email("gone@example.com", "full@example.com")])
+    async with consuming(comms_url, sender, quick(attempts=2)):
+        await until(lambda: states(connection) == {job_id: "error"})
+        connection.execute("select headwater.queue_retry_1(array[%s])", [job_id])
+        await until(lambda: states(connection) == {job_id: "done"})
+    assert [len(letter.recipients) for letter in sender.letters] == [2, 1, 2]
+
+
+async def test_a_message_for_which_nobody_is_left_is_not_sent_to_nobody(comms_url, connection):
+    (job_id,) = comms.enqueue_sync(connection, [email("zoe@example.com", "gone@example.com")])
+    gone = Refused("gone@example.com", 550, "no such user")
+    outcome = replace(judge(("zoe@example.com",), (gone,), 250, "OK"), verdict=Verdict.TRANSIENT)
+    noted = Attempt(uuid4(), job_id, 0, datetime.now(UTC), timedelta(0), "stub", "<1@example.com>", outcome)
+    fetch_sync(connection, note_attempts([noted]))
+    sender = StubSender()
+    async with consuming(comms_url, sender):
+        await until(lambda: states(connection) == {job_id: "error"})
+    assert sender.letters == []
+    ((reason,),) = connection.execute("select error from headwater.job_dead").fetchall()
+    assert reason == "550 refused for gone@example.com: 550 no such user; accepted for zoe@example.com"
 
 
 async def test_what_is_on_record_as_sent_is_not_sent_again_though_its_mark_was_lost(comms_url, connection, caplog):
@@ -265,6 +326,23 @@ async def test_two_consumers_send_each_message_once(comms_url, connection, mail_
     assert sorted(mail_server.recipients) == sorted(f"a{n}@example.com" for n in range(60))
 
 
+async def test_behind_a_pooler_messages_are_heard_of_past_it(comms_url, connection, mail_server):
+    with pooler(comms_url) as (pooled, _):
+        # Nothing is found by a poll.
+        consumer = Consumer(pooled, smtp_to(mail_server), quick(poll=timedelta(seconds=600)), listen_url=comms_url)
+        task = asyncio.create_task(consumer.run())
+        try:
+            # The second is when it listens.
+            await until(lambda: consumer.worker.counts.sweeps >= 2)
+            for n in range(3):
+                comms.enqueue_sync(connection, [email(f"a{n}@example.com")])
+                await until(lambda n=n: len(mail_server.mails) == n + 1)
+        finally:
+            consumer.stop()
+            await task
+    assert set(states(connection).values()) == {"done"}
+
+
 async def test_no_more_messages_go_out_than_the_rate_allows(comms_url, connection):
     sender = StubSender()
     comms.enqueue_sync(connection, [email(f"a{n}@example.com") for n in range(5)])
@@ -375,4 +453,54 @@ async def test_old_attempts_and_attachments_are_removed(comms_url, connection):
     connection.execute("update headwater.email_content set used_at = used_at - interval '31 days'")
     async with consuming(comms_url, StubSender()):
         await until(lambda: tried(connection) == [])
-        await until(lambda: connection.execute("select count(*) from headwater.email_content").fetchone() == (0,))
+        await until(lambda: contents(connection) == [])
+
+
+def contents(connection):
+    return connection.execute("select content from headwater.email_content order by content").fetchall()
+
+
+def made_old(connection):
+    """As if everything had been done a month ago."""
+    connection.execute("update headwater.email_attempt set at = at - interval '31 days'")
+    connection.execute("update headwater.email_content set used_at = used_at - interval '31 days'")
+    connection.execute("update headwater.job set created_at = created_at - interval '31 days'")
+    connection.execute("update headwater.job_dead set created_at = created_at - interval '31 days'")
+
+
+async def looked_after(connection, url):
+    """What is to be removed is, and the rest was looked at: of the same batch, something nobody needs."""
+    store = "insert into headwater.email_content (digest, content, used_at) values ('none', '', now() - interval '31 days')"
+    connection.execute(store)
+    async with Upkeep(url, timedelta(days=30), timedelta(seconds=30)):
+        await until(lambda: (b"",) not in contents(connection))
+
+
+async def test_what_may_be_sent_yet_keeps_its_attachments_and_who_has_it_and_what_is_purged_does_not(
+    comms_url, connection, mail_server
+):
+    mail_server.refused = {"gone@example.com": "550 no such user"}
+    (dead,) = comms.enqueue_sync(
+        connection, [email("zoe@example.com", "gone@example.com", attachments=[comms.Attachment.of("a", b"dead")])]
+    )
+    async with consuming(comms_url, smtp_to(mail_server)):
+        await until(lambda: states(connection) == {dead: "error"})
+    comms.enqueue_sync(connection, [email(attachments=[comms.Attachment.of("a", b"waits")])])
+    connection.execute("insert into headwater.job (queue, kind, payload) values ('email', 'email', '{\"attachments\": 7}')")
+    made_old(connection)
+    await looked_after(connection, comms_url)
+    assert (contents(connection), len(tried(connection))) == ([(b"dead",), (b"waits",)], 1)
+    mail_server.refused = {}
+    connection.execute("select headwater.queue_retry_1(array[%s])", [dead])
+    # Also between the retry and the attempt.
+    await looked_after(connection, comms_url)
+    async with consuming(comms_url, smtp_to(mail_server)):
+        await until(lambda: sorted(states(connection).values()) == ["done", "done", "error"])
+    assert sorted(mail_server.recipients) == ["gone@example.com", "zoe@example.com", "zoe@example.com"]
+    made_old(connection)
+    await looked_after(connection, comms_url)
+    # That of the message which is none.
+    assert (contents(connection), len(tried(connection))) == ([], 1)
+    connection.execute("delete from headwater.job_dead")
+    await looked_after(connection, comms_url)
+    assert tried(connection) == []

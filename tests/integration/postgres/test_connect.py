@@ -1,11 +1,15 @@
-"""Connections that are given up while they are made."""
+"""Connections that are given up while they are made, or used."""
 
 import asyncio
 import gc
 
+import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from headwater.postgres.connect import connect
+from headwater.postgres.session import hang_up
+from tests.subscribing import until
 
 
 @pytest.fixture
@@ -46,3 +50,17 @@ async def test_one_who_is_cancelled_while_it_connects_leaves_no_connection_behin
         async with asyncio.timeout(10):
             await gone.wait()
         assert raised
+
+
+async def test_one_who_is_cancelled_when_its_connection_is_lost_is_cancelled(database):
+    """Otherwise those who go on after a lost connection would do so for ever."""
+    async with await connect(database) as connection:
+        task = asyncio.create_task(connection.execute("select pg_sleep(60)"))
+        await until(lambda: connection.info.transaction_status == TransactionStatus.ACTIVE)
+        hang_up(connection)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    async with await connect(database) as connection:
+        with pytest.raises(psycopg.OperationalError):
+            await connection.execute("select pg_terminate_backend(pg_backend_pid())")

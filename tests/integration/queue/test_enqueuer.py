@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headwater import queue
 from headwater.errors import ConnectionLost, HeadwaterError, JobError, SchemaError
 from headwater.queue import Enqueuer, EnqueuerSettings
 from tests.proxy import Proxy
@@ -217,6 +218,79 @@ async def test_it_is_used_while_it_is_open(queue_url):
 async def test_a_database_without_a_queue_is_told_of_when_it_is_opened(database):
     with pytest.raises(SchemaError, match="headwater queue init"):
         await Enqueuer(database).__aenter__()
+
+
+@pytest.mark.parametrize("name", ["unique", "idempotency_key"])
+async def test_a_key_that_somebody_holds_holds_up_only_those_who_want_it(queue_url, connection, application, name):
+    first = queue.enqueue_sync(application, "send", "first", **{name: "taken"})
+    async with Enqueuer(queue_url) as enqueuer:
+        held = [asyncio.create_task(enqueuer.enqueue("send", n, **{name: "taken"})) for n in range(2)]
+        beside = asyncio.create_task(enqueuer.enqueue("send", "beside", **{name: "free"}))
+        await asyncio.wait_for(beside, 10)
+        for n in range(3):
+            await asyncio.wait_for(enqueuer.enqueue("send", n), 10)
+            await asyncio.wait_for(enqueuer.enqueue("send", n, **{name: f"free {n}"}), 10)
+        assert not any(one.done() for one in held)
+        application.commit()
+        assert await asyncio.gather(*held) == [first, first]
+    assert len(states(connection)) == 8
+
+
+async def test_a_key_that_stays_held_is_given_up(queue_url, connection, application):
+    queue.enqueue_sync(application, "send", unique="taken")
+    settings = EnqueuerSettings(give_up_after=timedelta(milliseconds=100))
+    async with Enqueuer(queue_url, settings) as enqueuer:
+        with pytest.raises(ConnectionLost, match="another transaction holds the key"):
+            await enqueuer.enqueue("send", unique="taken")
+        await enqueuer.enqueue("send", "other", unique="free")
+    application.rollback()
+    assert len(states(connection)) == 1
+
+
+async def test_who_waits_for_a_key_takes_up_room_until_he_goes_away(queue_url, connection, application):
+    queue.enqueue_sync(application, "send", unique="taken")
+    async with Enqueuer(queue_url, EnqueuerSettings(waiting_jobs=1)) as enqueuer:
+        held = asyncio.create_task(enqueuer.enqueue("send", "held", unique="taken"))
+        await until(lambda: enqueuer._held)
+        other = asyncio.create_task(enqueuer.enqueue("send", "other"))
+        await asyncio.sleep(0)
+        assert not enqueuer._waiting
+        held.cancel()
+        id = await asyncio.wait_for(other, 10)
+    application.rollback()
+    assert list(states(connection)) == [id]
+
+
+async def test_a_key_that_becomes_free_while_it_is_closed_is_enqueued(queue_url, connection, application, monkeypatch):
+    queue.enqueue_sync(application, "send", unique="taken")
+    tries = []
+    async with Enqueuer(queue_url) as enqueuer:
+        insist = enqueuer._aside.insist
+
+        async def count_tries(*given):
+            tries.append(enqueuer._is_writing)
+            return await insist(*given)
+
+        async def set_free():
+            # Not in the try that was under way when it was closed.
+            await until(lambda: tries.count(False) > 1 or held.done())
+            application.rollback()
+
+        monkeypatch.setattr(enqueuer._aside, "insist", count_tries)
+        held = asyncio.create_task(enqueuer.enqueue("send", "held", unique="taken"))
+        await until(lambda: enqueuer._held)
+        setting_free = asyncio.create_task(set_free())
+    await setting_free
+    assert list(states(connection)) == [await held]
+
+
+async def test_those_whose_key_is_held_hear_of_it_when_it_is_closed(queue_url, application):
+    queue.enqueue_sync(application, "send", unique="taken")
+    async with Enqueuer(queue_url, EnqueuerSettings(close_within=timedelta(milliseconds=200))) as enqueuer:
+        held = asyncio.create_task(enqueuer.enqueue("send", "held", unique="taken"))
+        await until(lambda: enqueuer._held)
+    with pytest.raises(HeadwaterError):
+        await asyncio.wait_for(held, 10)
 
 
 async def test_a_key_that_somebody_holds_holds_up_none_of_those_beside_it_that_have_no_key(queue_url, connection):

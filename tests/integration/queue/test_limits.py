@@ -12,9 +12,13 @@ import pytest
 from headwater import queue
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
-from headwater.queue import NewJob, work_statements
+from headwater.queue import NewJob, operate, work_statements
+from headwater.queue.operate_statements import Limits
 from tests.queueing import Busy, claim, count, end_leases, limit, quick, running, states, worker_with
 from tests.subscribing import until
+from tests.waiting import eventually
+
+SOON = timedelta(milliseconds=300)
 
 
 def finish(connection, jobs):
@@ -182,6 +186,95 @@ async def test_limits_that_change_while_workers_run_hold_from_then_on(queue_url,
         assert count(connection, "scheduled") == 50
         connection.execute("delete from headwater.queue")
         await until(lambda: sum(worker.counts.done for worker in workers) == 150)
+
+
+def while_it_waits(connection, commit, act):
+    """What `act` gives that is begun before a commit and, unless it waits for it, has ended before it."""
+    waiting = "select 1 from pg_locks where not granted and database = (select oid from pg_database where datname = %s)"
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(act)
+        eventually(lambda: acting.done() or connection.execute(waiting, [connection.info.dbname]).fetchone())
+        commit()
+        return acting.result()
+
+
+@pytest.mark.parametrize(
+    "act", [operate.pause, lambda own, queue: operate.limit(own, Limits(queue, most_running=2))], ids=["pause", "limit"]
+)
+def test_a_claim_that_is_under_way_has_ended_when_a_queue_is_limited_or_paused(queue_url, connection, application, act):
+    queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(5)])
+    assert len(claim(application, 3)) == 3
+
+    def change():
+        with closing(connect_sync(queue_url)) as own:
+            act(own, "default")
+            return count(own, "claimed")
+
+    assert while_it_waits(connection, application.commit, change) == 3
+    # They count.
+    assert claim(connection) == []
+
+
+def test_a_lease_that_has_ended_is_lost_where_another_job_may_have_its_place(connection):
+    limit(connection, most_running=1)
+    queue.enqueue_sync(connection, "send", "first")
+    (first,) = claim(connection)
+    end_leases(connection)
+    queue.enqueue_sync(connection, "send", "urgent", priority=9)
+    (urgent,) = claim(connection)
+    assert urgent.payload == "urgent"
+    assert fetch_sync(connection, work_statements.renew([first, urgent], timedelta(minutes=1))) == [
+        work_statements.Renewed(urgent.id, False)
+    ]
+    # It is nobody's, and comes again.
+    assert finish(connection, [first]) == []
+    assert finish(connection, [urgent]) == [urgent.id]
+    assert [(job.id, job.attempt, job.unsettled) for job in claim(connection)] == [(first.id, 2, 1)]
+
+
+def test_a_lease_that_is_being_renewed_has_not_ended_for_one_who_chooses(queue_url, connection, application):
+    limit(connection, most_running=1)
+    queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(2)])
+    (job,) = claim(connection, 1, lease=timedelta(minutes=1))
+    # Not committed yet, and by then the lease that others see is over.
+    assert fetch_sync(application, work_statements.renew([job], timedelta(hours=1)))
+    choose = """
+        select headwater.queue_choose_1(queue, array['send'], 10, clock_timestamp() + interval '2 minutes')
+          from headwater.queue
+    """
+
+    def choose_later():
+        with closing(connect_sync(queue_url)) as own:
+            return own.execute(choose).fetchone()
+
+    assert while_it_waits(connection, application.commit, choose_later) == ([],)
+
+
+@pytest.mark.parametrize("limits", [{"rate": 1, "rate_per": SOON}, {"rate_per_key": 1, "rate_per_key_per": SOON}])
+async def test_a_rate_is_reached_however_seldom_is_polled(queue_url, connection, limits):
+    limit(connection, **limits)
+    worker = worker_with(Busy(), settings=quick(poll=timedelta(seconds=600)))
+    queue.enqueue_many_sync(connection, [NewJob("send", n, key="k") for n in range(5)])
+    async with running(worker, url=queue_url):
+        await until(lambda: worker.counts.done == 5)
+
+
+async def test_a_rate_is_reached_while_those_before_are_in_hand(queue_url, connection):
+    limit(connection, rate=1, rate_per=SOON)
+    release = asyncio.Event()
+    begun = []
+
+    async def handle(job):
+        begun.append(job.payload)
+        await release.wait()
+
+    worker = worker_with(handle, settings=quick(poll=timedelta(seconds=600)))
+    async with running(worker, url=queue_url):
+        # It knows of the limit from its first look.
+        await until(lambda: worker.counts.sweeps == 1)
+        queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(5)])
+        await until(lambda: len(begun) == 5)
+        release.set()
 
 
 async def test_a_job_that_ends_lets_the_next_one_begin_without_waiting_for_a_poll(queue_url, connection):

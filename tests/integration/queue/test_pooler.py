@@ -7,10 +7,14 @@ import psycopg
 import pytest
 
 from headwater import queue
-from headwater.queue import Enqueuer, NewJob
+from headwater.postgres.statements import parse
+from headwater.queue import Enqueuer, NewJob, work_statements
+from headwater.queue.session import QueueSession
 from tests.pooler import pooler
 from tests.queueing import Busy, count, limit, quick, running, worker_with
 from tests.subscribing import until
+
+PREPARED = parse("-- name: count\nselect count(*) from pg_prepared_statements")["count"]
 
 
 @pytest.fixture
@@ -31,6 +35,23 @@ async def test_two_workers_do_each_job_once(pooled, connection):
         await until(lambda: sum(worker.counts.done for worker in workers) == 100)
     assert sorted(busy.got) == list(range(100))
     assert sum(worker.counts.suspected_duplicates for worker in workers) == 0
+
+
+async def test_what_one_client_has_prepared_is_no_other_ones_in_the_same_session(queue_url):
+    with pooler(queue_url, sessions=1) as (url, _):
+        one, other = (QueueSession(url, "test", timedelta(seconds=10)) for _ in range(2))
+        try:
+            # Prepared from the second time on.
+            for _ in range(3):
+                assert await one.fetch(work_statements.find_cancelled([])) == []
+            for _ in range(3):
+                assert await other.fetch(work_statements.read_clock())
+            # Each goes on with its own, and neither has had to do without.
+            assert await one.fetch(work_statements.find_cancelled([])) == []
+            assert await one.fetch(PREPARED.bind(int)) == [2]
+        finally:
+            await one.close()
+            await other.close()
 
 
 async def test_a_worker_listens_past_the_pooler(pooled, queue_url, connection):

@@ -1,14 +1,16 @@
 """Jobs of which there is one at a time, and jobs that a client may ask for again."""
 
 import asyncio
+from contextlib import closing
 from datetime import timedelta
 
 import psycopg
 import pytest
 
 from headwater import queue
+from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
-from headwater.queue import NewJob, work_statements
+from headwater.queue import NewJob, operate, work_statements
 from tests.queueing import Busy, claim, running, states, worker_with
 from tests.subscribing import until
 
@@ -98,6 +100,29 @@ async def test_one_who_waits_for_a_unique_job_that_is_done_meanwhile_enqueues_an
     application.commit()
     assert await second != first
     assert [job.payload for job in claim(connection)] == [2]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_one_that_was_given_up_is_left_to_whoever_enqueues_the_same_meanwhile(
+    connection, queue_url, application, is_committed
+):
+    dead = queue.enqueue_sync(connection, "send", 1, unique="x")
+    assert fetch_sync(connection, work_statements.give_up(claim(connection), ["broken"], ["ValueError"])) == [dead]
+    queue.enqueue_sync(application, "send", 2, unique="x")
+
+    def retry():
+        with closing(connect_sync(queue_url)) as own:
+            return operate.retry_jobs(own, [dead])
+
+    retrying = asyncio.create_task(asyncio.to_thread(retry))
+    query = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%queue_retry_1%'"
+    await until(lambda: connection.execute(query).fetchone())
+    if is_committed:
+        application.commit()
+    else:
+        application.rollback()
+    assert await retrying == ([] if is_committed else [dead])
+    assert states(connection)[dead] == ("error" if is_committed else "scheduled")
 
 
 @KEYS

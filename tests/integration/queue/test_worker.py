@@ -2,16 +2,37 @@
 
 import asyncio
 import logging
+import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headwater import queue
-from headwater.errors import JobError, SchemaError
+from headwater.errors import JobError, SchemaError, SourceError
+from headwater.postgres.statements import execute_sync
 from headwater.queue import Discard, Done, FullJitter, NewJob, Retry, Worker
+from headwater.queue.operate_statements import grant_enqueuing, grant_working
 from tests.proxy import Proxy
-from tests.queueing import AT_ONCE, WARM, Busy, count, limit, one_row, quick, running, soon, states, warmed, worker_with
+from tests.queueing import (
+    AT_ONCE,
+    WARM,
+    Busy,
+    claim,
+    count,
+    end_leases,
+    limit,
+    one_row,
+    quick,
+    running,
+    soon,
+    states,
+    warmed,
+    worker_with,
+)
 from tests.subscribing import until
 
 # Only a bell, or a time that is known, wakes such a worker within the time of a test.
@@ -276,6 +297,66 @@ async def test_a_handler_that_misbehaves_is_retried_by_policy_recorded_and_harms
     assert worker.counts.failed == 9
 
 
+INTERRUPTED = """
+import asyncio, sys
+from headwater.queue import Worker
+
+worker = Worker()
+
+@worker.handler("send")
+async def send(job):
+    raise KeyboardInterrupt
+
+asyncio.run(worker.run(sys.argv[1]))
+"""
+
+
+def test_a_keyboard_interrupt_of_a_handler_ends_the_worker_and_the_job_comes_again(queue_url, connection):
+    id = queue.enqueue_sync(connection, "send")
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, queue_url], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+    assert states(connection) == {id: "claimed"}
+    end_leases(connection)
+    assert [(job.id, job.attempt, job.unsettled) for job in claim(connection)] == [(id, 2, 1)]
+
+
+@pytest.fixture
+def role_url(queue_url, connection):
+    """A role of its own that may log in and work."""
+    name = f"worker_{connection.info.dbname}"
+    connection.execute(f"create role {name} login password 'secret'")
+    for grant in (grant_enqueuing(name), grant_working(name)):
+        execute_sync(connection, grant)
+    yield make_conninfo(queue_url, user=name, password="secret")
+    connection.execute(f"drop owned by {name}")
+    connection.execute(f"drop role {name}")
+
+
+async def test_a_worker_that_may_not_log_in_any_more_ends_with_an_error_and_its_job_comes_again(
+    role_url, connection, caplog
+):
+    name = conninfo_to_dict(role_url)["user"]
+    ends = asyncio.Event()
+
+    async def handle(_job):
+        await ends.wait()
+
+    worker = worker_with(handle)
+    id = queue.enqueue_sync(connection, "send")
+    task = asyncio.create_task(worker.run(role_url))
+    await until(lambda: worker.counts.running == 1)
+    connection.execute(f"alter role {name} nologin")
+    connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", [name])
+    await until(lambda: not worker.counts.is_database_up or task.done())
+    ends.set()
+    with pytest.raises(SourceError, match=r"refused the connection.*not permitted to log in"):
+        await task
+    assert "outcomes of up to 1 jobs could not be written, and these are done again" in caplog.text
+    assert states(connection) == {id: "claimed"}
+    end_leases(connection)
+    assert [(job.id, job.attempt) for job in claim(connection)] == [(id, 2)]
+
+
 class Broken:
     def __init__(self, answer):
         self.answer = answer
@@ -411,6 +492,25 @@ async def test_a_handler_that_is_not_done_in_time_is_stopped_and_its_job_comes_a
     heir = worker_with(Busy())
     async with running(heir, url=queue_url):
         await until(lambda: heir.counts.done == 1)
+
+
+async def test_that_its_worker_was_stopped_does_not_hide_what_a_job_has_failed_with_before(queue_url, connection):
+    begun = []
+
+    async def handle(job):
+        begun.append(job.attempt)
+        if len(begun) == 1:
+            raise ValueError("nobody is there")
+        await asyncio.Event().wait()
+
+    id = queue.enqueue_sync(connection, "send")
+    # The second stop has nothing to add to the first.
+    for times in (2, 3):
+        worker = worker_with(handle, retry=AT_ONCE, settings=quick(stop_within=timedelta(milliseconds=100)))
+        async with running(worker, url=queue_url):
+            await until(lambda: len(begun) == times)  # noqa: B023 - it is over before the next
+        said = "its worker was stopped before it was done; before that: nobody is there"
+        assert one_row(connection, "attempt error_class error", id) == (1, "Stopped", said)
 
 
 async def test_a_handler_that_never_ends_does_not_keep_a_worker_from_ending(queue_url, connection, monkeypatch):

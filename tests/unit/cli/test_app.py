@@ -1,6 +1,8 @@
 """What becomes of arguments, errors, signals and closed pipes; no server needed."""
 
 import errno
+import inspect
+import io
 import json
 import os
 import signal
@@ -69,6 +71,26 @@ def test_an_interrupt_is_quiet_and_exit_code_130(failing, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+class Keyboard(io.StringIO):
+    """What somebody types: an answer, or Ctrl-C if there is none."""
+
+    def readline(self, _size=-1, /):
+        if not (line := super().readline()):
+            raise KeyboardInterrupt
+        return line
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("", 130)])
+def test_ctrl_c_at_a_question_is_exit_code_130_and_a_no_is_1(monkeypatch, capsys, typed, code):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(lambda: typer.confirm("Go on?", abort=True, err=True))
+    monkeypatch.setattr(program, "app", app)
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    assert program.run([]) == code
+    output = capsys.readouterr()
+    assert ("Aborted." in output.err, "Traceback" in output.err) == (code != 0, False)
+
+
 def test_a_stop_by_sigterm_is_exit_code_0(failing, capsys):
     assert failing(Stopped())(["fail"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -126,6 +148,24 @@ def test_every_command_explains_itself(command, capsys):
 def test_help_teaches_by_examples(command, capsys):
     program.run([*command, "--help"])
     assert "Examples:" in capsys.readouterr().out
+
+
+def commands_of(command, *path):
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands_of(inner, *path, name)
+
+
+COMMANDS = list(commands_of(typer.main.get_command(program.app)))
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(("headwater", *path)) for path, _ in COMMANDS])
+def test_every_example_in_a_help_has_a_line_of_its_own(path, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    written = (inspect.getdoc(command.callback) or "").splitlines()
+    program.run([*path, "--help"])
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in written if line.startswith("    ") and line.strip() not in shown] == []
 
 
 def test_the_help_tells_the_exit_codes(capsys):

@@ -17,10 +17,10 @@ SMTP = '[smtp]\nhost = "smtp.example.com"\nuser = "shop"\npassword = "${SECRET}"
 HTTP = '[http]\nurl = "https://api.example.com/v1/mail?key=${SECRET}"\nheaders.Authorization = "Bearer ${SECRET}"\n'
 
 
-def load(tmp_path, text, role=Role.BOTH, listen=None, **environ):
+def load(tmp_path, text, role=Role.BOTH, listen=None, listen_url=None, **environ):
     path = tmp_path / "comms.toml"
     path.write_text(text)
-    return load_comms(path, {"SECRET": "hidden-word-of-16", **environ}, role, listen)
+    return load_comms(path, {"SECRET": "hidden-word-of-16", **environ}, role, listen, listen_url)
 
 
 def refusal(tmp_path, text, role=Role.BOTH):
@@ -56,6 +56,13 @@ def test_without_a_database_in_the_file_it_is_that_of_the_environment(tmp_path):
     url = "postgresql://mailer@db.example.com/shop"
     assert load(tmp_path, SMTP, HEADWATER_URL=url).url == url
     assert load(tmp_path, f'url = "postgresql://other/x"\n{SMTP}', HEADWATER_URL=url).url == "postgresql://other/x"
+
+
+def test_a_way_past_a_pooler_may_be_given_in_the_file_or_beside_it(tmp_path):
+    direct = "postgresql://mailer@db.example.com/shop"
+    assert load(tmp_path, SMTP).listen_url is None
+    assert load(tmp_path, f'listen_url = "{direct}"\n{SMTP}').listen_url == direct
+    assert load(tmp_path, f'listen_url = "postgresql://other/x"\n{SMTP}', listen_url=direct).listen_url == direct
 
 
 def test_every_setting_can_be_written(tmp_path):
@@ -135,6 +142,7 @@ def test_an_http_api_has_headers_and_a_form(tmp_path):
         (f'queue = "e mail"\n{SMTP}', "comms.toml: queue: "),
         (f'listen = "here"\n{SMTP}', "listen: 'here' is no address to listen on"),
         (f'url = "postgresql://[::1"\n{SMTP}', "comms.toml: url: "),
+        (f'listen_url = "postgresql://[::1"\n{SMTP}', "comms.toml: listen_url: "),
         ('[smtp]\nhost = "${NOT_SET}"\n', "smtp.host: environment variable NOT_SET is not set"),
         ('[http]\nurl = "ftp://x"\n', "the url of the HTTP API must look like https://"),
         ('[http]\nurl = "https://x"\nmethod = "GET"\n', "method of the HTTP API must be one of POST, PUT"),
@@ -151,6 +159,56 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, text, said):
 def test_all_that_is_wrong_is_said_at_once(tmp_path):
     said = refusal(tmp_path, f'listen = "here"\n{SMTP}port = -1\n[send]\nrate = 0\nattempts = 0\n')
     assert said.startswith("comms.toml has 4 errors:\n")
+
+
+def test_what_is_written_wrong_and_what_is_wrong_with_the_rest_is_said_at_once(tmp_path):
+    said = refusal(
+        tmp_path,
+        """listen = "here"
+from = "${NOT_SET}"
+[api]
+token = "${NOT_SET}"
+conections = 2
+max_messages = 0
+[send]
+rate = 0
+lease = 3
+attempts = "many"
+retry_longest = "1s"
+[smtp]
+host = "smtp.example.com"
+user = "shop"
+password = 7
+tls_ca = "none.pem"
+port = 99999
+""",
+    )
+    lines = said.splitlines()
+    assert lines[0] == "comms.toml has 12 errors:"
+    named = [line.partition(":")[0].strip() for line in lines[1:]]
+    assert {name: named.count(name) for name in named} == {
+        **dict.fromkeys(["listen", "from", "api.token", "api.conections", "api"], 1),
+        "send": 2,
+        "send.lease": 1,
+        "send.attempts": 1,
+        **dict.fromkeys(["smtp.password", "smtp.tls_ca", "smtp"], 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        # What needs a key that is wrong, or is about one, waits until it is right.
+        ('[smtp]\nhost = "x"\nuser = "${NOT_SET}"\npassword = 3\n', 2),
+        (f'{SMTP}[send]\nretry_first = 3\nretry_longest = "1s"\n', 1),
+        ("[smtp]\nport = 99999\n", 1),
+        ('[smtp]\nprt = 1\n[http]\nurl = "ftp://x"\n', 4),
+        ('queue = "${NOT_SET}"\nlisten = "${NOT_SET}"\nurl = "${NOT_SET}://["\n[smtp]\nhost = "${NOT_SET}"\n', 4),
+    ],
+)
+def test_what_is_only_due_to_another_fault_is_not_said(tmp_path, text, count):
+    said = refusal(tmp_path, text)
+    assert (said.count("\n") or 1, said) == (count, said)
 
 
 def test_what_is_common_to_both_parts_is_said_once(tmp_path):

@@ -131,6 +131,19 @@ def test_more_at_once_than_a_queue_allows_are_found():
     assert kinds(with_call(Handled(3, 1, "w1", 30, 42, "done"), of=alike)) == {"limit"}
 
 
+def test_one_who_was_stopped_right_before_it_began_is_not_blamed_for_what_others_do_meanwhile():
+    crowded = replace(GOOD, limits={"limited": Limits(most_running=1)}, gone={"w3": 25})
+    late = Handled(3, 1, "w3", 30, 42, "done", claimed=20)
+    assert kinds(with_call(late, of=crowded)) == set()
+    # One that was claimed since then, or begun before, is.
+    assert kinds(with_call(replace(late, claimed=26), of=crowded)) == {"limit"}
+    assert kinds(replace(with_call(late, of=crowded), gone={"w3": 41})) == {"limit"}
+    late = Handled(1, 1, "w3", 22, 23, "done", claimed=5)
+    again = replace(with_call(late, of=GOOD), handled=[*CALLS, replace(late, attempt=2)])
+    assert "order" in kinds(again)
+    assert "order" not in kinds(replace(again, gone={"w3": 9}))
+
+
 def test_more_claimed_within_a_second_than_the_rate_allows_are_found():
     paced = [Enqueued(id, queue="paced") for id in (5, 6, 7)]
     history = replace(GOOD, enqueued=[*(one for one in JOBS if one.id not in (5, 6, 7)), *paced])

@@ -1,5 +1,6 @@
 """A file of settings as it is read: TOML, filled from the environment; and what is wrong with it, all at once."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,24 @@ def read(path: FilePath, environ: Mapping[str, str], model: type[Model], shape: 
         raise refused(path, complaints(exc, shape)) from exc
 
 
+def survey(
+    path: FilePath, environ: Mapping[str, str], model: type[Model], shape: Shape, *, missing: str
+) -> tuple[Model, "Faults"]:
+    """As much of the file as is right, and what is wrong with the rest; for a model whose keys may all be left out.
+
+    A table that lacks a key is left out as a whole.
+    """
+    faults: dict[Path, str] = {}
+    content = interpolate(_parsed(path, missing), environ, faults)
+    while True:
+        try:
+            return model.model_validate(content), Faults(list(faults.items()))
+        except ValidationError as exc:
+            for where, fault in complaints(exc, shape):
+                faults.setdefault(where, fault)
+                _leave_out(content, where)
+
+
 def refused(path: FilePath, faults: Sequence[tuple[Path, str]]) -> SettingsError:
     lines = [f"{shown(where)}: {fault}" if where else fault for where, fault in faults]
     if len(lines) == 1:
@@ -46,11 +65,38 @@ class Faults:
 
     @contextmanager
     def at(self, *where: str | int) -> Iterator[None]:
-        """Within it, a refusal is noted for this place, with all that it says, and the block ends."""
+        """Within it, a refusal is noted for this place, with all that it says, and the block ends.
+
+        What it says of a key that is known to be wrong may be only due to that, and is not noted.
+        """
         try:
             yield
         except SettingsError as exc:
-            self.found += [(where, fault) for fault in exc.faults]
+            known = {str(path[-1]) for path, _ in self.found if path and path[:-1] == where}
+            if all(path != where for path, _ in self.found):
+                self.found += [(where, fault) for fault in exc.faults if known.isdisjoint(_names(fault))]
+
+    @property
+    def tops(self) -> set[str | int]:
+        """The keys at the top of the file with which, or within which, something is wrong."""
+        return {path[0] for path, _ in self.found if path}
+
+
+def _names(fault: str) -> list[str]:
+    """The words of a fault, among which are the keys that it is about; behind the semicolon is what to do."""
+    return re.findall(r"\w+", fault.partition(";")[0])
+
+
+def _leave_out(content: Toml, where: Path) -> None:
+    """A key that is wrong; or, if it is missing, the table that lacks it."""
+    *tables, key = where
+    table: Toml | None = content
+    for name in tables:
+        table = table.get(str(name)) if isinstance(table, dict) else None
+    if isinstance(table, dict) and key in table:
+        del table[str(key)]
+    elif table is not None:
+        _leave_out(content, tuple(tables))
 
 
 def _parsed(path: FilePath, missing: str) -> dict[str, Toml]:

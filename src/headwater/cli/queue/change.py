@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.output import print_json
 from headwater.cli.queue.options import Ids, OfKind, OfQueue, Yes, moment, parse_ago
 from headwater.cli.session import session
-from headwater.cli.topics.setup import confirm
 from headwater.errors import HeadwaterError, SettingsError
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import fetch_sync

@@ -10,6 +10,7 @@ from headwater.cli.output import print_json
 from headwater.cli.queue.options import MOST, QueueName, parse_rate, rate_text
 from headwater.cli.session import session
 from headwater.errors import SettingsError
+from headwater.postgres.connect import Connection
 from headwater.queue import operate, require_queue
 from headwater.queue.job import queue_fault
 from headwater.queue.operate_statements import Limits
@@ -26,7 +27,8 @@ def pause(queue: QueueName, url: Url = "") -> None:
     with session(url) as connection:
         require_queue(connection)
         operate.pause(connection, queue)
-    typer.echo(f"queue {queue}: paused")
+        hint = _hint(connection, queue)
+    typer.echo(f"queue {queue}: paused{hint}")
 
 
 def resume(queue: QueueName, url: Url = "") -> None:
@@ -40,7 +42,8 @@ def resume(queue: QueueName, url: Url = "") -> None:
     with session(url) as connection:
         require_queue(connection)
         operate.resume(connection, queue)
-    typer.echo(f"queue {queue}: goes on")
+        hint = _hint(connection, queue)
+    typer.echo(f"queue {queue}: goes on{hint}")
 
 
 def limit(
@@ -84,10 +87,11 @@ def limit(
         if changes or none:
             before = Limits(queue, is_paused=found.is_paused) if none else found
             found = operate.limit(connection, replace(before, **changes))
+        hint = _hint(connection, queue)
     if json:
         print_json({"queue": queue, "is_paused": found.is_paused, **plain(found)})
     else:
-        typer.echo(f"queue {queue}: {words(found) or 'no limits'}{', and paused' if found.is_paused else ''}")
+        typer.echo(f"queue {queue}: {words(found) or 'no limits'}{', and paused' if found.is_paused else ''}{hint}")
 
 
 def plain(limits: Limits) -> dict[str, Any]:
@@ -132,6 +136,11 @@ def _changes(
     if rate_per_key is not None:
         changes["rate_per_key"], changes["rate_per_key_per"] = parse_rate("--rate-per-key", rate_per_key)
     return {name: value for name, value in changes.items() if value is not None}
+
+
+def _hint(connection: Connection, queue: str) -> str:
+    """Whoever has mistyped a name hears of it, and may have meant a queue that is still to come."""
+    return "" if operate.is_known(connection, queue) else "; no job of it was seen so far, so check its name"
 
 
 def _check(queue: str) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.lines import printable, shortened
 from headwater.cli.output import print_json, print_table
 from headwater.cli.session import session
 from headwater.cli.topics.groups import GroupName, Name
 from headwater.cli.topics.messages import plain_payload
-from headwater.cli.topics.setup import confirm
 from headwater.errors import HeadwaterError, SettingsError
 from headwater.topics import group as grouping
 from headwater.topics import require_topics

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.output import print_json, print_table
 from headwater.cli.session import session
-from headwater.cli.topics.setup import confirm
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import fetch_sync
 from headwater.topics import group as grouping

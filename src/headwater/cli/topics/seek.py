@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.output import print_json, print_table
 from headwater.cli.session import session
 from headwater.cli.topics.groups import GroupName, Name
 from headwater.cli.topics.place import parse_place
-from headwater.cli.topics.setup import confirm
 from headwater.topics import group as grouping
 from headwater.topics import require_topics
 

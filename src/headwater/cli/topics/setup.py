@@ -1,6 +1,5 @@
 """`headwater topics init`, `create` and `list`: the tables, the topics in them, and who may do what."""
 
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.output import human_bytes, print_json, print_table
 from headwater.cli.session import session
 from headwater.errors import SettingsError, TopicError
@@ -116,14 +116,6 @@ def add_partitions(
         confirm(f"Keys of topic {name} will lead to other partitions, and lose their order once. Go on?", yes=yes)
         topic = add_partitions_sync(connection, name, partitions)
     typer.echo(f"topic {name}: {topic.partitions} partitions, where it had {before.partitions}")
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless told not to."""
-    if not yes and not sys.stdin.isatty():
-        raise SettingsError("there is no terminal to ask at; say --yes if it is meant")
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
 
 
 def show_all(url: Url = "", json: Json = False) -> None:

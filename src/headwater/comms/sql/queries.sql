@@ -12,12 +12,13 @@ select given.id, given.job_id, given.attempt, given.at, given.took_seconds * int
     on conflict (id) do nothing
 returning job_id;
 
--- name: find_accepted
--- Who has some messages already, by earlier attempts.
-select job_id, accepted
+-- name: find_earlier
+-- Who has some messages already, and who was refused, by earlier attempts, in order.
+select job_id, attempt, outcome, accepted, refused
   from headwater.email_attempt
  where job_id = any(%(job_ids)s::bigint[])
-   and accepted <> '{}';
+   and (accepted <> '{}' or refused <> '[]')
+ order by at;
 
 -- name: list_attempts
 -- What was tried for a message, in order.
@@ -47,11 +48,13 @@ select id, payload ->> '_request' as request
 select true;
 
 -- name: forget_attempts
--- Attempts of long ago.
+-- Attempts of long ago, but for those of messages that may be sent yet: they say who has them.
 with old as (
     select id
-      from headwater.email_attempt
+      from headwater.email_attempt as tried
      where at < now() - %(kept)s::interval
+       and not exists (select from headwater.job where job.id = tried.job_id)
+       and not exists (select from headwater.job_dead where job_dead.id = tried.job_id)
      limit %(most)s
 )
 delete from headwater.email_attempt as attempt
@@ -77,11 +80,21 @@ select digest, content
  where digest = any(%(digests)s::text[]);
 
 -- name: forget_contents
--- Attachments that nobody has used for long.
-with old as (
+-- Attachments that nobody has used for long, but for those of messages that may be sent yet. These are as old: since younger
+-- ones have noted their use, within a day, they are not looked at.
+with may_be_sent as (
+    select payload from headwater.job where kind = %(kind)s and created_at < now() - %(kept)s::interval + interval '1 day'
+     union all
+    select payload from headwater.job_dead where kind = %(kind)s and created_at < now() - %(kept)s::interval + interval '1 day'
+), needed as (
+    select attached ->> 'sha256' as digest
+      from may_be_sent
+     cross join lateral jsonb_path_query(payload, '$.attachments[*]') as attached
+), old as (
     select digest
-      from headwater.email_content
+      from headwater.email_content as content
      where used_at < now() - %(kept)s::interval
+       and not exists (select from needed where needed.digest = content.digest)
      limit %(most)s
 )
 delete from headwater.email_content as content

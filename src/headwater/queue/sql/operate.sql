@@ -6,7 +6,7 @@ grant insert (id, queue, kind, payload, priority, run_at, key, unique_key, trace
    on headwater.job to {role};
 grant usage on sequence headwater.job_id_seq to {role};
 grant select, insert, update (job_id) on headwater.job_idempotency to {role};
-grant execute on function headwater.queue_enqueue_1 to {role};
+grant execute on function headwater.queue_enqueue_1, headwater.queue_enqueue_soon_1 to {role};
 
 -- name: grant_working
 -- What a worker needs, beside what enqueuing takes, and who looks at jobs and cancels some. It cannot retry or purge any,
@@ -16,10 +16,10 @@ grant select on headwater.queue, headwater.job_state to {role};
 grant select, insert, update on headwater.queue_bucket, headwater.job_cron to {role};
 grant select, insert on headwater.job_done, headwater.job_dead to {role};
 grant execute
-   on function headwater.queue_take_1, headwater.queue_choose_1, headwater.queue_claim_1, headwater.queue_take_over_1,
-      headwater.queue_finish_1, headwater.queue_give_up_1, headwater.queue_postpone_1, headwater.queue_release_1,
-      headwater.queue_renew_1, headwater.queue_cancel_1, headwater.queue_fire_1, headwater.queue_keep_days_1,
-      headwater.queue_forget_1
+   on function headwater.queue_take_1, headwater.queue_next_token_1, headwater.queue_choose_1, headwater.queue_claim_1,
+      headwater.queue_take_over_1, headwater.queue_finish_1, headwater.queue_give_up_1, headwater.queue_postpone_1,
+      headwater.queue_release_1, headwater.queue_renew_1, headwater.queue_cancel_1, headwater.queue_fire_1,
+      headwater.queue_keep_days_1, headwater.queue_forget_1
    to {role};
 
 -- name: list_jobs
@@ -151,6 +151,20 @@ select count(*)
 
 -- name: list_cron
 select name, expression, fired_at from headwater.job_cron order by name;
+
+-- name: is_known
+-- Whether a queue has a job, or had one of late: of those that are done, only the last ones are looked at.
+select exists (select from headwater.job where queue = %(queue)s)
+    or exists (select from headwater.job_dead where queue = %(queue)s)
+    or exists (
+       select
+         from (select done.queue from headwater.job_done as done order by done.id desc limit 10000) as last
+        where last.queue = %(queue)s
+       );
+
+-- name: hold_claims
+-- Until the transaction ends: claims that are under way have ended, and none begins.
+select pg_advisory_xact_lock(hashtextextended('headwater.queue limits ' || %(queue)s, 0));
 
 -- name: pause
 insert into headwater.queue (name, is_paused)

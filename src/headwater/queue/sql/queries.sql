@@ -31,6 +31,14 @@ select headwater.queue_enqueue_1(
        )
   from (select count(*) from told) as all_told;
 
+-- name: enqueue_soon
+-- The same, with null for the id of one whose key another transaction holds for longer than a moment: it is not enqueued.
+select headwater.queue_enqueue_soon_1(
+           %(queues)s::text[], %(kinds)s::text[], %(payloads)s::jsonb[], %(priorities)s::smallint[],
+           %(run_ats)s::timestamptz[], %(keys)s::text[], %(unique_keys)s::text[], %(traces)s::text[],
+           %(idempotency_keys)s::text[], %(moment)s
+       );
+
 -- name: ring
 -- Wake those who wait for queues, after a commit; a notification is nothing that lasts, so its commit waits for no disk.
 with quick as materialized (

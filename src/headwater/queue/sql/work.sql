@@ -7,10 +7,14 @@ select %(queue)s::text as queue, id, kind, payload, priority, run_at, key, trace
        );
 
 -- name: look
--- When the next job of a queue becomes due, in how many seconds; how many seconds ago the oldest that nobody has was, and of
--- which kind it is; and whether the queue has limits. The clock is asked by itself: an index is not searched by what may change.
+-- When the next job of a queue becomes due, or may begin by its rate, in how many seconds; how many seconds ago the oldest that
+-- nobody has was, and of which kind it is; and whether the queue has limits. The clock is asked by itself: an index is not
+-- searched by what may change.
 select (
-           select extract(epoch from min(next.run_at) - clock_timestamp())::double precision
+           select least(
+                      extract(epoch from min(next.run_at) - clock_timestamp())::double precision,
+                      headwater.queue_next_token_1(%(queue)s)
+                  )
              from generate_series(0, 9) as level
             cross join lateral (
                   select job.run_at
@@ -44,8 +48,11 @@ select (
        ) as oldest on true;
 
 -- name: look_ahead
--- Of that, only when the next one becomes due, which costs next to nothing.
-select extract(epoch from next.run_at - clock_timestamp())::double precision
+-- Of that, only when the next one becomes due or may begin, which costs next to nothing.
+select least(
+           extract(epoch from min(next.run_at) - clock_timestamp())::double precision,
+           headwater.queue_next_token_1(%(queue)s)
+       )
   from generate_series(0, 9) as level
  cross join lateral (
        select job.run_at
@@ -55,9 +62,7 @@ select extract(epoch from next.run_at - clock_timestamp())::double precision
           and job.run_at > (select clock_timestamp())
         order by job.run_at
         limit 1
-       ) as next
- order by next.run_at
- limit 1;
+       ) as next;
 
 -- name: finish
 -- Here and below: asked again after a lost answer, what this claim has settled is found by its time, and what another one has is

@@ -16,6 +16,7 @@ create table headwater.email_attempt (
     message_id text not null,
     -- Who has the message since. Nobody of them is sent it again.
     accepted text[] not null,
+    -- Who was refused, also by earlier attempts for good. Nobody of the latter is offered it again, unless the job is retried.
     refused jsonb not null,
     constraint email_attempt_outcome check (outcome in ('sent', 'transient', 'permanent'))
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05);

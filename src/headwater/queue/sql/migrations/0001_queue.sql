@@ -237,6 +237,48 @@ begin
 end
 $$;
 
+-- The same, and nobody is waited for who holds a key for longer than a moment: such a job has no id, and is not enqueued.
+create function headwater.queue_enqueue_soon_1(
+    queues text[],
+    kinds text[],
+    payloads jsonb[],
+    priorities smallint[],
+    run_ats timestamptz[],
+    keys text[],
+    unique_keys text[],
+    traces text[],
+    idempotency_keys text[],
+    moment interval
+) returns bigint[]
+    language plpgsql
+as $$
+declare
+    ids bigint[];
+begin
+    perform set_config('lock_timeout', ceil(extract(epoch from moment) * 1000)::text, true);
+    begin
+        return headwater.queue_enqueue_1(
+            queues, kinds, payloads, priorities, run_ats, keys, unique_keys, traces, idempotency_keys
+        );
+    exception when lock_not_available then
+        -- That was the moment; which of them are held shows one by one.
+        perform set_config('lock_timeout', '1', true);
+    end;
+    for place in 1 .. cardinality(kinds) loop
+        begin
+            ids[place] := (headwater.queue_enqueue_1(
+                queues[place:place], kinds[place:place], payloads[place:place], priorities[place:place],
+                run_ats[place:place], keys[place:place], unique_keys[place:place], traces[place:place],
+                idempotency_keys[place:place]
+            ))[1];
+        exception when lock_not_available then
+            ids[place] := null;
+        end;
+    end loop;
+    return ids;
+end
+$$;
+
 -- How many tokens of a rate are there, up to as many as are wanted; with `takes` they are taken. One at a time does that.
 create function headwater.queue_take_1(
     of_queue text, of_key text, wanted integer, rate integer, rate_per interval, at timestamptz, takes boolean
@@ -265,6 +307,51 @@ begin
            set tokens = excluded.tokens, filled_at = greatest(kept.filled_at, excluded.filled_at);
     end if;
     return taken;
+end
+$$;
+
+-- In how many seconds the next token of a rate is there, of a queue or of one of the keys that wait in it; null if none is
+-- missing. What waits behind a thousand others is not looked at.
+create function headwater.queue_next_token_1(of_queue text) returns double precision
+    language plpgsql
+    set enable_seqscan = off
+as $$
+declare
+    at timestamptz := clock_timestamp();
+    found_queue headwater.queue;
+begin
+    select * into found_queue from headwater.queue where name = of_queue and (rate is not null or rate_per_key is not null);
+    if not found then
+        return null;
+    end if;
+    return (
+        with waiting as (
+            select distinct first.key
+              from generate_series(0, 9) as level
+             cross join lateral (
+                   select job.key
+                     from headwater.job as job
+                    where job.queue = of_queue
+                      and job.priority = level::smallint
+                      and job.run_at <= at
+                      and job.lease_until is null
+                    order by job.run_at, job.id
+                    limit case when found_queue.rate_per_key is null then 0 else 1000 end
+                   ) as first
+        ), missing as (
+            select (1 - bucket.tokens) * extract(epoch from found_queue.rate_per) / found_queue.rate
+                   - extract(epoch from at - bucket.filled_at) as seconds
+              from headwater.queue_bucket as bucket
+             where bucket.queue = of_queue
+               and bucket.key = ''
+             union all
+            select (1 - bucket.tokens) * extract(epoch from found_queue.rate_per_key_per) / found_queue.rate_per_key
+                   - extract(epoch from at - bucket.filled_at)
+              from waiting
+              join headwater.queue_bucket as bucket on bucket.queue = of_queue and bucket.key = waiting.key
+        )
+        select min(seconds) from missing where seconds > 0
+    );
 end
 $$;
 
@@ -401,6 +488,8 @@ declare
     room integer := most;
     got integer;
 begin
+    -- Limits do not change until this claim has ended.
+    perform pg_advisory_xact_lock_shared(hashtextextended('headwater.queue limits ' || of_queue, 0));
     select * into found_queue from headwater.queue where name = of_queue;
     if found_queue.is_paused then
         return;
@@ -548,7 +637,14 @@ begin
            -- What is cancelled is so when it is claimed the next time, for which nobody should wait.
            set run_at = clock_timestamp() + case when job.is_cancelled then interval '0' else given.wait end,
                claimed_at = null, lease_until = null, worker = null,
-               attempt = job.attempt - (not given.counts)::integer, error = given.error, error_class = given.error_class
+               attempt = job.attempt - (not given.counts)::integer,
+               -- That a worker was stopped does not hide what the job has failed with before.
+               error = case
+                   when given.counts or job.error is null then given.error
+                   when job.error_class = given.error_class then job.error
+                   else given.error || '; before that: ' || job.error
+               end,
+               error_class = given.error_class
           from unnest(ids, epochs, waits, counts, errors, error_classes)
                as given (id, epoch, wait, counts, error, error_class)
          where job.id = given.id
@@ -593,7 +689,8 @@ begin
 end
 $$;
 
--- Have a lease last longer from now on; which jobs are not this one's any more, and which are to be cancelled, is told.
+-- Have a lease last longer from now on; which jobs are not this one's any more, and which are to be cancelled, is told. Where
+-- there are limits, one that has ended is lost, also if nobody has the job yet: another may have begun in its place.
 create function headwater.queue_renew_1(ids bigint[], epochs integer[], lease interval)
     returns table (id bigint, is_cancelled boolean)
     language plpgsql
@@ -603,7 +700,26 @@ create function headwater.queue_renew_1(ids bigint[], epochs integer[], lease in
     set enable_mergejoin = off
 as $$
 #variable_conflict use_column
+declare
+    of_queue text;
 begin
+    -- Who chooses meanwhile would take one that is about to be renewed for one that has ended.
+    for of_queue in
+        select distinct running.queue from headwater.job_running as running where running.job_id = any(ids) order by 1
+    loop
+        perform pg_advisory_xact_lock_shared(hashtextextended('headwater.queue ' || of_queue, 0));
+    end loop;
+    if found then
+        update headwater.job as job
+           set epoch = job.epoch + 1
+          from unnest(ids, epochs) as given (id, epoch), headwater.job_running as running
+         where job.id = given.id
+           and job.id = any(ids)
+           and job.epoch = given.epoch
+           and job.lease_until <= clock_timestamp()
+           and running.job_id = job.id
+           and running.job_id = any(ids);
+    end if;
     return query
     update headwater.job as job
        set lease_until = clock_timestamp() + lease
@@ -664,39 +780,32 @@ end
 $$;
 
 -- Schedule jobs again that were given up, as new ones with their old ids. Of those that share a unique key the last is, unless
--- one that has it is there. Returns those that are.
+-- one that has it is there, or is made by another transaction, whose end is waited for. Returns those that are.
 create function headwater.queue_retry_1(ids bigint[]) returns setof bigint
     language plpgsql
 as $$
 begin
     return query
-    with taken as (
-        delete from headwater.job_dead as dead
+    with wanted as (
+        select dead.*
+          from headwater.job_dead as dead
          where dead.id = any(ids)
-           and not exists (
-               select
-                 from headwater.job as live
-                where live.kind = dead.kind
-                  and live.unique_key = dead.unique_key
-           )
-           and not exists (
-               select
-                 from headwater.job_dead as later
-                where later.id = any(ids)
-                  and later.kind = dead.kind
-                  and later.unique_key = dead.unique_key
-                  and later.id > dead.id
-           )
-        returning dead.*
+         order by dead.id desc
+           for update
     ), made as (
         insert into headwater.job (
             id, queue, kind, payload, priority, key, unique_key, trace, created_at, epoch, error, error_class
         )
         overriding system value
-        select taken.id, taken.queue, taken.kind, taken.payload, taken.priority, taken.key, taken.unique_key, taken.trace,
-               taken.created_at, taken.epoch, taken.error, taken.error_class
-          from taken
+        select wanted.id, wanted.queue, wanted.kind, wanted.payload, wanted.priority, wanted.key, wanted.unique_key,
+               wanted.trace, wanted.created_at, wanted.epoch, wanted.error, wanted.error_class
+          from wanted
+            on conflict (kind, unique_key) where unique_key is not null do nothing
         returning job.id, job.queue
+    ), gone as (
+        delete from headwater.job_dead as dead
+         using made
+         where dead.id = made.id
     ), rung as (
         select pg_notify('headwater_queue', each.queue) from (select distinct made.queue from made) as each
     )
