@@ -14,6 +14,7 @@ from headwater.postgres.statements import Statement
 from headwater.queue import work_statements
 from headwater.queue.counts import Counts
 from headwater.queue.held import Held, Holding
+from headwater.queue.job import Job
 from headwater.queue.outcome import Finished, GivenUp, Postponed, Released, Settlement
 from headwater.queue.session import QueueSession
 from headwater.queue.settings import WorkerSettings
@@ -104,22 +105,22 @@ class Settler:
         began = time.time_ns()
         first, again = (_statement(batch, is_again=is_again) for is_again in (False, True))
         ours = set(await self._session.insist(first, self._settings.lease * _LEASES, again))
-        ended = time.time_ns()
+        ended, now = time.time_ns(), datetime.now(UTC)
         for one in batch:
             is_ours = one.holding.job.id in ours
             if one.span is not None:
                 one.span.marked(began, ended, is_ours=is_ours)
             if is_ours:
-                self._count(one)
+                self._count(one, now)
             else:
                 self._suspect(one)
 
-    def _count(self, settled: Settled) -> None:
+    def _count(self, settled: Settled, now: datetime) -> None:
         counts = self._counts
         match settled.settlement:
             case Finished("done"):
                 counts.done += 1
-                self._time(settled.holding)
+                self._time(settled.holding.job, now)
             case Finished():
                 counts.cancelled += 1
             case GivenUp(error, error_class):
@@ -144,8 +145,7 @@ class Settler:
             extra={"job": job.id, "kind": job.kind, "attempt": job.attempt},
         )
 
-    def _time(self, holding: Holding) -> None:
-        job, now = holding.job, datetime.now(UTC)
+    def _time(self, job: Job, now: datetime) -> None:
         self._counts.claim_to_done.note(max(0.0, (now - job.claimed_at).total_seconds()))
         self._counts.schedule_to_done.note(max(0.0, (now - max(job.run_at, job.created_at)).total_seconds()))
 

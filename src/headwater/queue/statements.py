@@ -2,19 +2,33 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from headwater.postgres.statements import Statement, load
 from headwater.queue.job import NewJob
 
 SQL: Final = load("headwater.queue")
 
+_SINGLE: Final = {
+    "queues": "queue",
+    "kinds": "kind",
+    "priorities": "priority",
+    "run_ats": "run_at",
+    "keys": "key",
+    "traces": "trace",
+}
+
 
 def insert_jobs(
     jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None], *, rings: bool
 ) -> Statement[int]:
     """Gives the ids, in the order of the jobs."""
-    return SQL["insert_jobs"].bind(int, rings=rings, **_columns(jobs, payloads, traces))
+    columns = _columns(jobs, payloads, traces)
+    parameters: dict[str, object] = {"payloads": columns.pop("payloads")}
+    for name, values in columns.items():
+        is_same = values.count(values[0]) == len(values)
+        parameters |= {_SINGLE[name]: values[0] if is_same else None, name: None if is_same else values}
+    return SQL["insert_jobs"].bind(int, rings=rings, **parameters)
 
 
 def enqueue_keyed(
@@ -47,7 +61,7 @@ def ring(queues: Iterable[str]) -> Statement[int]:
     return SQL["ring"].bind(int, queues=sorted(set(queues)))
 
 
-def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None]) -> dict[str, object]:
+def _columns(jobs: Sequence[NewJob], payloads: Sequence[str], traces: Sequence[str | None]) -> dict[str, list[Any]]:
     return {
         "queues": [job.queue for job in jobs],
         "kinds": [job.kind for job in jobs],

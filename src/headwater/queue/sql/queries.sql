@@ -1,7 +1,14 @@
 -- name: insert_jobs
--- Jobs that share no key with others, in their order; those who wait for a queue are woken by the commit. A row for each.
+-- Jobs that share no key with others, in their order; those who wait for a queue are woken by the commit. A row for each. What
+-- is the same for all of them comes once, and its array is null, which costs a client half as much.
 with given as (
-    select *
+    select coalesce(one.queue, %(queue)s::text) as queue,
+           coalesce(one.kind, %(kind)s::text) as kind,
+           one.payload::jsonb as payload,
+           coalesce(one.priority, %(priority)s::smallint) as priority,
+           coalesce(one.run_at, %(run_at)s::timestamptz, clock_timestamp()) as run_at,
+           coalesce(one.key, %(key)s::text) as key,
+           coalesce(one.trace, %(trace)s::text) as trace
       from unnest(
                %(queues)b::text[], %(kinds)b::text[], %(payloads)b::text[], %(priorities)b::smallint[],
                %(run_ats)b::timestamptz[], %(keys)b::text[], %(traces)b::text[]
@@ -9,7 +16,7 @@ with given as (
      order by place
 ), made as (
     insert into headwater.job (queue, kind, payload, priority, run_at, key, trace)
-    select queue, kind, payload::jsonb, priority, coalesce(run_at, clock_timestamp()), key, trace
+    select queue, kind, payload, priority, run_at, key, trace
       from given
     returning id
 ), rung as (
