@@ -27,6 +27,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Logs look as pytest has them: a logger of PySpark gives each handler a formatter of its own, which stays."""
+    logs = item.config.pluginmanager.get_plugin("logging-plugin")
+    if logs is not None:
+        for handler in (logs.caplog_handler, logs.report_handler):
+            handler.setFormatter(logs.formatter)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what stories counted, such as changes lost and repeated, also when they passed."""
     for outcome in ("passed", "failed"):

@@ -61,7 +61,8 @@ def look_ahead(queue: str) -> Statement[float | None]:
 
 
 def finish(jobs: Sequence[Job], outcome: str, *, is_again: bool = False) -> Statement[int]:
-    return SQL["finish"].bind(int, outcome=outcome, is_again=is_again, claimed_ats=_times(jobs), **_of(jobs))
+    times = _times(jobs) if is_again else None
+    return SQL["finish"].bind(int, outcome=outcome, is_again=is_again, claimed_ats=times, **_of(jobs))
 
 
 def give_up(
@@ -72,7 +73,7 @@ def give_up(
         errors=list(errors),
         error_classes=list(error_classes),
         is_again=is_again,
-        claimed_ats=_times(jobs),
+        claimed_ats=_times(jobs) if is_again else None,
         **_of(jobs),
     )
 

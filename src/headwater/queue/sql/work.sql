@@ -68,42 +68,42 @@ select least(
 -- Here and below: asked again after a lost answer, what this claim has settled is found by its time, and what another one has is
 -- not.
 select id
-  from headwater.queue_finish_1(%(ids)s::bigint[], %(epochs)s::integer[], %(outcome)s) as id
+  from headwater.queue_finish_1(%(ids)b::bigint[], %(epochs)b::integer[], %(outcome)s) as id
  union
 select done.id
-  from unnest(%(ids)s::bigint[], %(claimed_ats)s::timestamptz[]) as given (id, claimed_at)
+  from unnest(%(ids)b::bigint[], %(claimed_ats)b::timestamptz[]) as given (id, claimed_at)
   join headwater.job_done as done on done.id = given.id and done.claimed_at = given.claimed_at
  where %(is_again)s;
 
 -- name: give_up
 select id
   from headwater.queue_give_up_1(
-           %(ids)s::bigint[], %(epochs)s::integer[], %(errors)s::text[], %(error_classes)s::text[]
+           %(ids)b::bigint[], %(epochs)b::integer[], %(errors)s::text[], %(error_classes)s::text[]
        ) as id
  union
 select dead.id
-  from unnest(%(ids)s::bigint[], %(claimed_ats)s::timestamptz[]) as given (id, claimed_at)
+  from unnest(%(ids)b::bigint[], %(claimed_ats)b::timestamptz[]) as given (id, claimed_at)
   join headwater.job_dead as dead on dead.id = given.id and dead.claimed_at = given.claimed_at
  where %(is_again)s;
 
 -- name: postpone
 select id
   from headwater.queue_postpone_1(
-           %(ids)s::bigint[], %(epochs)s::integer[], %(waits)s::interval[], %(counts)s::boolean[], %(errors)s::text[],
+           %(ids)b::bigint[], %(epochs)b::integer[], %(waits)s::interval[], %(counts)s::boolean[], %(errors)s::text[],
            %(error_classes)s::text[]
        ) as id
  union
 select job.id
-  from unnest(%(ids)s::bigint[], %(epochs)s::integer[]) as given (id, epoch)
+  from unnest(%(ids)b::bigint[], %(epochs)b::integer[]) as given (id, epoch)
   join headwater.job as job on job.id = given.id and job.epoch = given.epoch and job.lease_until is null
  where %(is_again)s;
 
 -- name: release
 select id
-  from headwater.queue_release_1(%(ids)s::bigint[], %(epochs)s::integer[]) as id
+  from headwater.queue_release_1(%(ids)b::bigint[], %(epochs)b::integer[]) as id
  union
 select job.id
-  from unnest(%(ids)s::bigint[], %(epochs)s::integer[]) as given (id, epoch)
+  from unnest(%(ids)b::bigint[], %(epochs)b::integer[]) as given (id, epoch)
   join headwater.job as job on job.id = given.id and job.epoch = given.epoch and job.lease_until is null
  where %(is_again)s;
 
@@ -115,12 +115,12 @@ update headwater.job
    and epoch = %(epoch)s;
 
 -- name: renew
-select id, is_cancelled from headwater.queue_renew_1(%(ids)s::bigint[], %(epochs)s::integer[], %(lease)s);
+select id, is_cancelled from headwater.queue_renew_1(%(ids)b::bigint[], %(epochs)b::integer[], %(lease)s);
 
 -- name: find_cancelled
 select id
   from headwater.job
- where id = any(%(ids)s::bigint[])
+ where id = any(%(ids)b::bigint[])
    and is_cancelled;
 
 -- name: note_cron
