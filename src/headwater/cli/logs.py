@@ -43,19 +43,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-class StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at the time: while figures are shown on a terminal, rich puts lines above them."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
-
-
 def configure(level: LogLevel, style: LogFormat | None, stream: TextIO | None = None) -> None:
     """Log what is at least `level`; without a style, text if the stream is a terminal and JSON otherwise."""
     target = stream or sys.stderr
     chosen = style or (LogFormat.TEXT if target.isatty() else LogFormat.JSON)
-    handler = StandardError() if stream is None else logging.StreamHandler(stream)
+    handler = logging.StreamHandler(target)
     handler.setFormatter(TextFormatter() if chosen is LogFormat.TEXT else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # They log whole addresses and headers, in which some providers want their keys.

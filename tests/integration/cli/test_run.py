@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,16 @@ def _headwater(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=250)
 
 
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """One that did not do what was waited for is not waited for."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+
+
 def _rows(url: str) -> list[tuple[object, ...]]:
     with closing(connect_sync(url)) as connection:
         return connection.execute("select * from item order by 1").fetchall()
@@ -79,7 +89,7 @@ def test_on_a_terminal_bars_show_what_is_read_and_ctrl_c_leaves_a_pipeline_that_
     _write_file(tmp_path, database, target)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "headwater.cli", "run"]
-    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process, ended(process):
         os.close(theirs)
         said = ""
         while "read as a whole, and followed from now on" not in said:

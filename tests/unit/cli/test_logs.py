@@ -3,10 +3,6 @@
 import io
 import json
 import logging
-import re
-import sys
-
-from rich.console import Console
 
 from headwater.cli.config import LogFormat, LogLevel
 from headwater.cli.logs import configure
@@ -76,23 +72,6 @@ def test_without_a_style_a_terminal_gets_text():
     logger.info("hello")
 
     assert stream.getvalue().endswith("info headwater.test: hello\n")
-
-
-def test_a_log_line_has_a_line_of_its_own_while_figures_are_shown(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    configure(LogLevel.INFO, None)
-    with Console(stderr=True, force_terminal=True).status("done 7"):
-        logger.info("the figures are drawn below this line")
-        logger.info("hello")
-    shown = stream.getvalue()
-    # Where the figures were, which come again below.
-    assert re.search(r"done 7\r\x1b\[2K[\d:]{8} info headwater\.test: hello\n.*done 7", shown), repr(shown)
 
 
 def test_clients_of_http_that_log_whole_addresses_are_silent_also_at_debug():
