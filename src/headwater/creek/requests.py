@@ -89,7 +89,9 @@ class RequestServer:
             await self._subscribe(subject, self._answer_schema)
         for subject in self._names.snapshot_requests:
             await self._subscribe(subject, self._answer_snapshot)
-        await self._client.flush()
+        # A flush overtakes what is yet to be written: the first has that written, and the second is answered after it.
+        for _ in range(2):
+            await self._client.flush()
 
     async def stop(self) -> None:
         """Hear no more; requests that are not answered yet stay so."""

@@ -79,6 +79,21 @@ async def test_an_error_is_a_sentence_in_body_and_header(nats, client):
     assert reply.data == b"there is no snapshot of none: it does not exist"
 
 
+async def test_the_server_knows_of_the_subscriptions_when_it_has_started(nats, monkeypatch):
+    """Otherwise one who asks at once is told that nobody is there."""
+    client, sent = await connect(NatsAccess(url=nats.url, timeout=timedelta(seconds=5))), []
+    write, writelines = client._transport.write, client._transport.writelines
+    monkeypatch.setattr(client._transport, "write", lambda data: (sent.append(data), write(data)))
+    monkeypatch.setattr(client._transport, "writelines", lambda data: (sent.extend(data), writelines(data)))
+    server = RequestServer(client, Names(fresh_namespace(), "shop"), Producer("shop"))
+    await server.start()
+    # What was asked for last is answered last, and that was waited for.
+    assert [data[:4] for data in sent][-1] == b"PING"
+    assert any(data.startswith(b"SUB") for data in sent)
+    await server.stop()
+    await client.close()
+
+
 async def test_of_two_producers_each_answers_what_it_knows(nats, client):
     """With Creek the wrong one may answer, and one that does not know keeps the other from answering."""
     root = fresh_namespace()
