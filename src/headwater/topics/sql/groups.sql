@@ -209,9 +209,9 @@ delete from headwater.topic_member as member
 -- name: poll
 -- How the group is, and the frames from an offset of each partition on: at most so many messages and bytes of each, up to the
 -- end of the frame in which that is reached. That frame is found first, so that the range has two ends: whatever the planner
--- makes of it, it is short. Writes nothing. The arrays are those of a select, so that the planner cannot know how long they
--- are: one plan serves all polls then, and planning would cost more than reading. The table stands for that of the topic.
--- By the way, and once, what was given out before is committed, if something was.
+-- makes of it, it is short. The arrays are those of a select, so that the planner cannot know how long they are: one plan
+-- serves all polls then, and planning would cost more than reading. The table stands for that of the topic. Writes nothing,
+-- unless there is something in `settled`: that was given out before, and is committed by the way, once.
 select (select headwater.topic_settle_1(
                    %(group_id)s, %(settled)s::integer[], %(settled_epochs)s::bigint[], %(settled_offsets)s::bigint[], null,
                    %(waits)s
