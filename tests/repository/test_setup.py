@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,9 @@ def test_a_machine_without_python_is_told_what_to_do(empty_tree):
     assert answer.returncode == 1
     assert "no Python 3.11, 3.12 or 3.13 on PATH" in answer.stderr
     assert not (empty_tree / ".venv").exists()
+
+
+def test_the_lock_names_all_that_is_needed_since_nothing_else_is_installed():
+    answer = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+
+    assert (answer.returncode, answer.stdout.strip()) == (0, "No broken requirements found.")
