@@ -1,6 +1,6 @@
 """What an arm has to be: values that go to other processes, where they write and read."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
@@ -8,6 +8,7 @@ from benchmarks.logs.load import Load, Reads
 from headwater.postgres.connect import Connection
 
 Send: TypeAlias = Callable[[Sequence[bytes]], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Coroutine[None, None, None]]
 
 
 class Arm(Protocol):
@@ -26,5 +27,5 @@ class Arm(Protocol):
     def senders(self, url: str, load: Load) -> AbstractAsyncContextManager[Sequence[Send]]:
         """For each writer what makes a batch durable."""
 
-    async def read(self, url: str, load: Load, group: str, member: int, reads: Reads) -> None:
-        """Receive, note and commit until cancelled."""
+    def readers(self, url: str, load: Load, group: str, reads: Reads) -> AbstractAsyncContextManager[Sequence[Receive]]:
+        """For each reader what receives, notes and commits until cancelled."""

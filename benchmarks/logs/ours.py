@@ -1,19 +1,19 @@
-"""Ours: the writers of a process share a producer, and each reader is a subscriber of its group."""
+"""Ours: the writers of a process share a producer, and its readers, each a subscriber of its group, a line."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, cast
 
 from benchmarks.logs import statements
-from benchmarks.logs.arms import Send
+from benchmarks.logs.arms import Receive, Send
 from benchmarks.logs.load import Load, Reads
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync, fetch_sync
-from headwater.topics import Message, Producer, Subscriber, SubscriberSettings, create_sync
+from headwater.topics import Line, Message, Producer, Subscriber, SubscriberSettings, create_sync
 
 TOPIC: Final = "benchmark"
 
@@ -43,14 +43,11 @@ class Ours:
             one = partial(_send, producer)
             yield [one] * load.writers
 
-    async def read(self, url: str, load: Load, group: str, member: int, reads: Reads) -> None:
+    @asynccontextmanager
+    async def readers(self, url: str, load: Load, group: str, reads: Reads) -> AsyncIterator[Sequence[Receive]]:
         settings = SubscriberSettings(max_messages=load.read_batch, lease=self.lease)
-        async with Subscriber(url, TOPIC, group=group, settings=settings) as subscriber:
-            async for batch in subscriber:
-                reads.note([cast("bytes", message.payload) for message in batch.messages], _ages(batch.messages))
-                began = time.time()
-                await batch.commit()
-                reads.seconds.append(time.time() - began)
+        async with Line(url) as line:
+            yield [partial(_read, Subscriber(line, TOPIC, group, settings), reads) for _ in range(load.readers)]
 
 
 async def _send(producer: Producer, payloads: Sequence[bytes]) -> None:
@@ -60,5 +57,14 @@ async def _send(producer: Producer, payloads: Sequence[bytes]) -> None:
         await producer.send_many([Message(payload) for payload in payloads])
 
 
+async def _read(subscriber: Subscriber, reads: Reads) -> None:
+    async with subscriber:
+        async for batch in subscriber:
+            reads.note([cast("bytes", message.payload) for message in batch.messages], _ages(batch.messages))
+            began = time.time()
+            await batch.commit()
+            reads.seconds.append(time.time() - began)
+
+
 def _ages(messages: Sequence[Message]) -> list[float]:
-    return [message.created_at.timestamp() if message.created_at else 0.0 for message in messages]
+    return [cast("datetime", message.created_at).timestamp() for message in messages]

@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from psycopg.rows import class_row
 
 from benchmarks.logs import statements
-from benchmarks.logs.arms import Send
+from benchmarks.logs.arms import Receive, Send
 from benchmarks.logs.load import Load, Reads
 from benchmarks.logs.statements import Row
 from headwater.postgres.connect import AsyncConnection, Connection, connect
@@ -60,10 +61,13 @@ class Reference:
                 await stack.enter_async_context(_sender(url, 1 + writer % load.partitions)) for writer in range(load.writers)
             ]
 
-    async def read(self, url: str, load: Load, group: str, member: int, reads: Reads) -> None:
+    @asynccontextmanager
+    async def readers(self, url: str, load: Load, group: str, reads: Reads) -> AsyncIterator[Sequence[Receive]]:
+        yield [partial(self._read, url, load, group, 1 + reader, reads) for reader in range(load.readers)]
+
+    async def _read(self, url: str, load: Load, group: str, partition: int, reads: Reads) -> None:
         async with await connect(url) as connection:
             connection.prepare_threshold = 0
-            partition = member + 1
             await execute(connection, statements.insert_reference_group(group, partition))
             while True:
                 if not await _poll(connection, group, partition, load.read_batch, reads):

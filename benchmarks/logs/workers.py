@@ -97,19 +97,17 @@ class Read:
 
     async def _read(self, expected: "Synchronized[int]") -> Reads:
         reads, cpu = Reads(), time.process_time()
-        members = [
-            asyncio.create_task(self.arm.read(self.url, self.load, self.group, member, reads))
-            for member in range(self.load.readers)
-        ]
-        while expected.value == UNKNOWN or reads.count < expected.value:
-            await asyncio.wait(members, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        async with self.arm.readers(self.url, self.load, self.group, reads) as readers:
+            members = [asyncio.create_task(receive()) for receive in readers]
+            while expected.value == UNKNOWN or reads.count < expected.value:
+                await asyncio.wait(members, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for member in members:
+                    if member.done():
+                        member.result()
+            reads.cpu_seconds = time.process_time() - cpu
             for member in members:
-                if member.done():
-                    member.result()
-        reads.cpu_seconds = time.process_time() - cpu
-        for member in members:
-            member.cancel()
-        await asyncio.gather(*members, return_exceptions=True)
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)
         return reads
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -22,6 +22,7 @@ from headwater.postgres.statements import Statement, fetch
 _log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
+T = TypeVar("T")
 
 # A server that restarts is back within seconds, and then nobody should wait for long.
 BACKOFF: Final = Backoff(longest=timedelta(seconds=1))
@@ -67,17 +68,12 @@ class Session:
 
     async def insist(self, statement: Statement[Row], within: timedelta, again: Statement[Row] | None = None) -> list[Row]:
         """Run a statement that may be run twice, `again` if it is to be another then, until the server answers."""
-        failures, until = 0, time.monotonic() + within.total_seconds()
-        while True:
-            try:
-                return await self.fetch(again if failures and again is not None else statement)
-            except ConnectionLost as exc:
-                failures += 1
-                wait = BACKOFF.after(failures, random.random()).total_seconds()
-                if time.monotonic() + wait > min(until, self._ends_at):
-                    raise
-                _log.warning("%s: asked again in %.1f s: %s", self._name, wait, exc)
-            await asyncio.sleep(wait)
+        until = time.monotonic() + within.total_seconds()
+
+        def attempt(failures: int) -> Awaitable[list[Row]]:
+            return self.fetch(again if failures and again is not None else statement)
+
+        return await persist(attempt, lambda: min(until, self._ends_at), self._name)
 
     def end_within(self, seconds: float) -> None:
         """Ask nothing again after that time."""
@@ -195,6 +191,21 @@ class PreparedSession(Session):
             await self._discard(connection)
             return ConnectionLost("the server does not keep prepared statements; they are not used any more")
         return await super()._translated(error, connection)
+
+
+async def persist(attempt: Callable[[int], Awaitable[T]], until: Callable[[], float], name: str) -> T:
+    """Try what may be done twice until the server answers, or a time has come; it is told how often it has failed."""
+    failures = 0
+    while True:
+        try:
+            return await attempt(failures)
+        except ConnectionLost as exc:
+            failures += 1
+            wait = BACKOFF.after(failures, random.random()).total_seconds()
+            if time.monotonic() + wait > until():
+                raise
+            _log.warning("%s: asked again in %.1f s: %s", name, wait, exc)
+        await asyncio.sleep(wait)
 
 
 def hang_up(connection: AsyncConnection | Connection) -> None:

@@ -5,6 +5,7 @@ from headwater.topics.batch import Batch
 from headwater.topics.gather import Placed
 from headwater.topics.group import drop_group, find_group, list_dead, list_groups, pause, read_lag, replay_dead, resume, seek
 from headwater.topics.group_statements import DeadLetter, Group, Lag
+from headwater.topics.line import Line
 from headwater.topics.message import Message
 from headwater.topics.produce import Producer
 from headwater.topics.produce_settings import ProducerSettings
@@ -30,6 +31,7 @@ __all__ = [
     "DeadLetter",
     "Group",
     "Lag",
+    "Line",
     "Message",
     "Placed",
     "Producer",

@@ -6,8 +6,8 @@ from typing import Final
 
 from headwater.errors import LeaseLost
 from headwater.topics import group_statements
-from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Group
+from headwater.topics.line import Line
 from headwater.topics.message import Message
 from headwater.topics.window import Part
 
@@ -20,12 +20,12 @@ UNKNOWN: Final = "it was given out alone and not committed: its reader has faile
 class Burial:
     """By one who has the epoch of what the messages are a part of; anybody else gets LeaseLost."""
 
-    def __init__(self, session: GroupSession, group: Group) -> None:
-        self._session, self._group = session, group
+    def __init__(self, line: Line, group: Group) -> None:
+        self._line, self._group = line, group
 
     async def of_one(self, message: Message, part: Part, reason: str) -> None:
         assert isinstance(message.payload, bytes) and message.offset is not None and message.created_at is not None
-        buried = await self._session.execute(
+        buried = await self._line.execute(
             group_statements.bury(
                 self._group.id,
                 part.partition,

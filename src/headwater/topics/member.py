@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 from headwater.errors import HeadwaterError, TopicError
 from headwater.topics import group_statements
-from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Group, Members
+from headwater.topics.line import Line
 from headwater.topics.topic import Topic
 
 _log = logging.getLogger(__name__)
@@ -28,19 +28,19 @@ class Member:
     commit raises LeaseLost.
     """
 
-    def __init__(self, session: GroupSession, topic: Topic, group: Group, lease: timedelta) -> None:
+    def __init__(self, line: Line, topic: Topic, group: Group, lease: timedelta) -> None:
         self.id: Final[UUID] = uuid4()
-        self._session, self._topic, self._group, self._lease = session, topic, group, lease
+        self._line, self._topic, self._group, self._lease = line, topic, group, lease
         self._label = f"{socket.gethostname()}:{os.getpid()}"
 
     async def join(self) -> None:
         statement = group_statements.join_group(self._group.id, self._topic.id, self.id, self._label, self._lease)
-        await self._session.execute(statement)
+        await self._line.execute(statement)
 
     async def others(self) -> Members:
         """All who are there, this one among them."""
         while True:
-            found = await self._session.fetch(group_statements.read_group(self._group.id))
+            found = await self._line.fetch(group_statements.read_group(self._group.id))
             if not found:
                 raise gone(self._group)
             if self.id in found[0].members:
@@ -73,13 +73,13 @@ class Member:
             if renews
             else group_statements.see_others(group_id, self.id)
         )
-        (beat,) = await self._session.fetch(statement)
+        (beat,) = await self._line.fetch(statement)
         if not beat.is_member:
             await self.join()
         if beat.others_seconds is None:
             return self._lease.total_seconds()
         if beat.others_seconds <= 0:
-            await self._session.execute(group_statements.expire_members(group_id))
+            await self._line.execute(group_statements.expire_members(group_id))
         return max(beat.others_seconds, 0) + _SOON_SECONDS
 
 

@@ -11,12 +11,13 @@ from headwater.topics import group_statements
 from headwater.topics.assign import moves
 from headwater.topics.batch import Doubt
 from headwater.topics.burial import UNKNOWN, Burial
-from headwater.topics.group_session import GroupSession
-from headwater.topics.group_statements import Cursor, Group, Polled
+from headwater.topics.group_statements import Cursor, Group
 from headwater.topics.holding import Holding
+from headwater.topics.line import Line
 from headwater.topics.member import Member, gone
 from headwater.topics.message import Message
 from headwater.topics.reader import Found, number_staged
+from headwater.topics.rounds import Answer, Ask
 from headwater.topics.statements import LogRow
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import Topic
@@ -31,43 +32,43 @@ class Owned:
 
     def __init__(  # noqa: PLR0913 - what a subscriber has
         self,
-        session: GroupSession,
+        line: Line,
         topic: Topic,
         group: Group,
         member: Member,
         wake: Wake,
         settings: SubscriberSettings,
     ) -> None:
-        self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
-        self._wake = wake
-        self._burial = Burial(session, group)
+        self._line, self._topic, self._group, self._member, self._settings = line, topic, group, member, settings
+        self._wake, self._rounds = wake, line.rounds(topic, group)
+        self._burial = Burial(line, group)
         self._holdings: dict[int, Holding] = {}
         self._doubts: list[Doubt] = []
         # The generation that the holdings are of, and the newest that a poll has seen.
         self._generation = self._seen = -1
         self._is_paused = self._is_refused = False
         self._turn = 0
-        # Whether more is there than the last poll has read, and the rows of one that came with a commit.
+        # Whether more is there than the last poll has read, and the answer to one that went out with a commit.
         self._has_more = False
-        self._carried: list[Polled] | None = None
+        self._carried: Answer | None = None
 
     async def open(self) -> None:
         await self._refresh()
 
     async def poll(self) -> Found:
-        rows, self._carried = self._carried, None
+        answer, self._carried = self._carried, None
         if self._is_refused:
             # It would go on from where nobody knows whether it is right; take begins again at the cursors.
             return Found.MORE
-        if rows is None:
+        if answer is None:
             self._wake.begin()
-            rows = await self._session.fetch(self._polling())
+            answer = await self._rounds.ask(self._polling())
             self._wake.answered()
-        if not rows:
+        if answer is None:
             raise gone(self._group)
-        self._seen, self._is_paused = rows[0].generation, rows[0].is_paused
-        found = await self._add(rows)
-        if rows[0].has_staged and await number_staged(self._session, self._topic):
+        self._seen, self._is_paused = answer.generation, answer.is_paused
+        found = await self._add(answer.frames)
+        if answer.has_staged and await number_staged(self._line, self._topic):
             return Found.MORE
         if self._is_paused:
             return Found.NOTHING
@@ -75,7 +76,7 @@ class Owned:
         self._has_more = any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values())
         if self._has_more:
             return Found.MORE
-        if rows[0].has_staged:
+        if answer.has_staged:
             return Found.COMING
         return Found.SOME if found else Found.NOTHING
 
@@ -112,7 +113,7 @@ class Owned:
             raise
 
     def committing(self, parts: Sequence[Part]) -> Statement[bool]:
-        return self._settling(parts, [part.first_offset for part in parts], waits=True)
+        return group_statements.settle(self._group.id, parts)
 
     def doubted(self, doubt: Doubt) -> None:
         self._doubts.append(doubt)
@@ -135,12 +136,12 @@ class Owned:
             await self._bury_all(parts[0], reason)
             return
         partitions, epochs = [part.partition for part in parts], [part.epoch for part in parts]
-        await self._session.execute(group_statements.count_failure(self._group.id, partitions, epochs))
+        await self._line.execute(group_statements.count_failure(self._group.id, partitions, epochs))
 
     async def leave(self) -> None:
         await self._settle_doubts()
         given = [one.partition for one in self._holdings.values() if not one.is_clean]
-        await self._session.execute(group_statements.leave_group(self._group.id, self._member.id, given))
+        await self._line.execute(group_statements.leave_group(self._group.id, self._member.id, given))
 
     def _share(self, most: int) -> int:
         """What is read of one partition at a time."""
@@ -159,41 +160,29 @@ class Owned:
             one for one in holdings[self._turn :] + holdings[: self._turn] if one.owed_since is None and len(one.buffer) > 0
         ]
 
-    def _settling(self, parts: Sequence[Part], firsts: Sequence[int | None], *, waits: bool) -> Statement[bool]:
-        return group_statements.settle(
-            self._group.id,
-            [part.partition for part in parts],
-            [part.epoch for part in parts],
-            [part.next_offset for part in parts],
-            firsts,
-            waits=waits,
-        )
-
     async def _commit(self, parts: Sequence[Part]) -> None:
         waits = self._settings.commit_waits or self._settings.is_at_most_once
-        await self._session.insist(self._settling(parts, [None] * len(parts), waits=waits), self._settings.lease)
+        await self._rounds.insist(Ask(settled=parts, waits=waits), self._settings.lease)
         self._committed(parts)
 
     async def _commit_and_read(self, parts: Sequence[Part]) -> None:
         """Commit with the poll that comes next anyhow, which spares a round trip."""
         self._has_more, held = False, self._holdings
         self._wake.begin()
-        rows = await self._session.insist(self._polling(parts), self._settings.lease)
+        answer = await self._rounds.insist(self._polling(parts), self._settings.lease)
         self._wake.answered()
         self._committed(parts)
         # If partitions have changed hands meanwhile, it was read from where nobody goes on.
-        self._carried = rows if held is self._holdings else None
+        self._carried = answer if held is self._holdings else None
 
-    def _polling(self, settled: Sequence[Part] = ()) -> Statement[Polled]:
+    def _polling(self, settled: Sequence[Part] = ()) -> Ask:
         share, share_bytes = self._share(self._settings.max_messages), self._share(self._settings.max_bytes)
         wanted = {
             one.partition: one.buffer.read
             for one in self._holdings.values()
             if one.owed_since is None and len(one.buffer) < share
         }
-        return group_statements.poll(
-            self._topic.id, self._group.id, wanted, share, share_bytes, settled, waits=self._settings.commit_waits
-        )
+        return Ask(wanted, share, share_bytes, settled, self._settings.commit_waits)
 
     def _committed(self, parts: Sequence[Part]) -> None:
         self._doubts = [doubt for doubt in self._doubts if doubt.parts is not parts]
@@ -206,7 +195,7 @@ class Owned:
         ended = [doubt for doubt in self._doubts if doubt.has_ended]
         if not ended:
             return
-        cursors = await self._session.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
+        cursors = await self._line.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
         places = {(cursor.partition, cursor.epoch): cursor.next_offset for cursor in cursors}
         for part in (part for doubt in ended for part in doubt.parts):
             # Without one of its epoch it is not ours any more, and we hear of that elsewhere.
@@ -217,18 +206,16 @@ class Owned:
                 self._committed([part])
         self._doubts = [doubt for doubt in self._doubts if doubt not in ended]
 
-    async def _add(self, rows: Iterable[Polled]) -> bool:
+    async def _add(self, rows: Iterable[LogRow]) -> bool:
         """Keep what was read; whether there was something."""
         found = False
         for row in rows:
-            if row.partition is None:
-                continue
             holding, first = self._holdings[row.partition], row.last_offset - row.count + 1
             if first > holding.buffer.read:
                 await self._skip(holding, first)
             if first <= holding.buffer.read <= row.last_offset:
                 found = True
-                holding.buffer.add(LogRow(row.partition, row.last_offset, row.count, row.codec, row.created_at, row.frame))
+                holding.buffer.add(row)
         return found
 
     async def _skip(self, holding: Holding, oldest: int) -> None:
@@ -271,7 +258,7 @@ class Owned:
         return None
 
     async def _note_suspect(self, holding: Holding, attempts: int) -> None:
-        await self._session.execute(
+        await self._line.execute(
             group_statements.suspect(self._group.id, holding.partition, holding.epoch, holding.suspect_until, attempts)
         )
 
@@ -296,14 +283,14 @@ class Owned:
         self._generation = -1
         while True:
             there = await self._member.others()
-            cursors = await self._session.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
+            cursors = await self._line.fetch(group_statements.read_cursors(self._group.id, self._topic.id))
             owners = {cursor.partition: cursor.member for cursor in cursors}
             wanted = moves(there.members, owners)
             due = {one: heir for one, heir in wanted.items() if self._is_due(one, owners[one], there.members)}
             if not due:
                 break
             # Done by us or, if the generation has passed, by somebody else: look again.
-            await self._session.execute(
+            await self._line.execute(
                 group_statements.assign_partitions(self._group.id, there.generation, self._member.id, due)
             )
         self._adopt(cursors, wanted.keys())

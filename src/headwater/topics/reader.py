@@ -6,7 +6,7 @@ from typing import Protocol
 
 from headwater.topics import statements
 from headwater.topics.batch import Giver
-from headwater.topics.group_session import GroupSession
+from headwater.topics.line import Line
 from headwater.topics.topic import Topic
 from headwater.topics.window import Part
 
@@ -39,7 +39,7 @@ class Reader(Giver, Protocol):
         """Give everything up for others; what was not committed stays so."""
 
 
-async def number_staged(session: GroupSession, topic: Topic) -> bool:
+async def number_staged(line: Line, topic: Topic) -> bool:
     """Give offsets to what was appended in transactions; whether there was something, and it was us who did."""
-    (numbered,) = await session.fetch(statements.number_staged(topic.id))
+    (numbered,) = await line.fetch(statements.number_staged(topic.id))
     return numbered > 0

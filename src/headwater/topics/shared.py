@@ -11,8 +11,8 @@ from headwater.postgres.statements import Statement
 from headwater.topics import group_statements
 from headwater.topics.batch import Doubt
 from headwater.topics.burial import UNKNOWN, Burial
-from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Claim, Group
+from headwater.topics.line import Line
 from headwater.topics.member import Member, gone
 from headwater.topics.message import Message
 from headwater.topics.reader import Found, number_staged
@@ -29,16 +29,16 @@ class Shared:
 
     def __init__(  # noqa: PLR0913 - what a subscriber has
         self,
-        session: GroupSession,
+        line: Line,
         topic: Topic,
         group: Group,
         member: Member,
         wake: Wake,
         settings: SubscriberSettings,
     ) -> None:
-        self._session, self._topic, self._group, self._member, self._settings = session, topic, group, member, settings
+        self._line, self._topic, self._group, self._member, self._settings = line, topic, group, member, settings
         self._wake = wake
-        self._burial = Burial(session, group)
+        self._burial = Burial(line, group)
         # All claims that are this member's, by partition and first offset with their epochs, and those that were not given
         # out yet.
         self._claims: dict[tuple[int, int], int] = {}
@@ -60,12 +60,12 @@ class Shared:
     async def _look(self) -> Found:
         self._settle_doubts()
         known = sorted(self._claims)
-        rows = await self._session.fetch(group_statements.look(self._topic.id, self._group.id, self._member.id, known))
+        rows = await self._line.fetch(group_statements.look(self._topic.id, self._group.id, self._member.id, known))
         if not rows:
             raise gone(self._group)
         (looked,) = rows
         self._is_paused = looked.is_paused
-        if looked.has_staged and await number_staged(self._session, self._topic):
+        if looked.has_staged and await number_staged(self._line, self._topic):
             return Found.MORE
         if looked.is_paused:
             return Found.NOTHING
@@ -96,7 +96,7 @@ class Shared:
         # do for one who may not give it out if another did.
         again = first if once else group_statements.settle_claims(self._group.id, claims, epochs, is_again=True, waits=waits)
         try:
-            await self._session.insist(first, self._settings.lease, again)
+            await self._line.insist(first, self._settings.lease, again)
         finally:
             self._forget(parts)
 
@@ -126,10 +126,10 @@ class Shared:
                 await self._bury_all(part, reason)
                 continue
             claim = (part.partition, part.first_offset)
-            await self._session.execute(group_statements.free_claims(self._group.id, [claim], [part.epoch]))
+            await self._line.execute(group_statements.free_claims(self._group.id, [claim], [part.epoch]))
 
     async def leave(self) -> None:
-        await self._session.execute(group_statements.leave_group(self._group.id, self._member.id))
+        await self._line.execute(group_statements.leave_group(self._group.id, self._member.id))
 
     def _forget(self, parts: Sequence[Part]) -> None:
         for part in parts:
@@ -151,14 +151,14 @@ class Shared:
             return True
         if part.attempts == self._settings.max_attempts:
             marking = group_statements.mark_alone(self._group.id, part.partition, part.first_offset, part.epoch)
-            return await self._session.execute(marking) > 0
+            return await self._line.execute(marking) > 0
         # Somebody else has it, and deals with it.
         with suppress(LeaseLost):
             await self._bury_all(part, UNKNOWN)
         return False
 
     async def _claim(self, known: Sequence[tuple[int, int]]) -> Found:
-        claims = await self._session.fetch(
+        claims = await self._line.fetch(
             group_statements.claim(
                 self._topic.id,
                 self._group.id,
@@ -180,7 +180,7 @@ class Shared:
         return Found.MORE if is_full else Found.SOME
 
     async def _read(self, claim: Claim) -> None:
-        rows = await self._session.fetch(
+        rows = await self._line.fetch(
             group_statements.read_range(self._topic.id, claim.partition, claim.first_offset, claim.last_offset)
         )
         oldest = rows[0].last_offset - rows[0].count + 1 if rows else claim.last_offset + 1

@@ -9,12 +9,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self, cast
 
-from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost
+from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost, SettingsError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.session import BACKOFF
 from headwater.topics.batch import Batch
+from headwater.topics.ear import Ear
 from headwater.topics.group import open_group
-from headwater.topics.group_session import GroupSession
+from headwater.topics.line import Line
 from headwater.topics.member import Member
 from headwater.topics.owned import Owned
 from headwater.topics.reader import Found, Reader
@@ -27,8 +28,6 @@ from headwater.topics.window import Part
 
 _log = logging.getLogger(__name__)
 
-# A server that does not answer for so long is taken for gone: a network that swallows everything gives no other sign.
-_ANSWER_WITHIN: Final = timedelta(seconds=30)
 # To give up what it has; what is not given up by then is others' when the lease ends.
 _LEAVE_SECONDS: Final = 5.0
 # After a handler has failed, longer each time.
@@ -36,26 +35,29 @@ _FAILED: Final = Backoff(first=timedelta(milliseconds=100), longest=timedelta(se
 
 
 class Subscriber:
-    """A member of a group, on one connection, and another one to be woken by; use it in one event loop.
+    """A member of a group; use it in one event loop.
 
     `async for batch in subscriber` gives batches for ever. Within `async with` it may be left and taken up again; without,
     it is closed when the loop is left. Lost connections are made again; `listen_url` is for those whose `url` leads to a
-    pooler in transaction mode.
+    pooler in transaction mode. Instead of a URL, several subscribers may be given one Line, and share its connections.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Line,
         topic: str,
         group: str,
         settings: SubscriberSettings | None = None,
         listen_url: str | None = None,
     ) -> None:
         self._topic, self._group, self._settings = topic, group, settings or SubscriberSettings()
-        self._url, self._listen_url = url, listen_url or url
-        self._session = GroupSession(url, _ANSWER_WITHIN)
-        self._wake = Wake(self._settings)
+        if isinstance(url, Line) and listen_url is not None:
+            raise SettingsError("a line has a listen_url of its own; give it to the Line")
+        self._owns_line = not isinstance(url, Line)
+        self._line = Line(url, listen_url) if isinstance(url, str) else url
+        self._wake = Wake(self._settings, self._concerns)
         self._reader: Reader | None = None
+        self._ear: Ear | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ahead: asyncio.Task[Found] | None = None
 
@@ -106,35 +108,46 @@ class Subscriber:
     async def close(self) -> None:
         """Give everything up for others, at once; what was not committed stays so."""
         reader, self._reader = self._reader, None
+        ear, self._ear = self._ear, None
         tasks = [*self._tasks, *([self._ahead] if self._ahead is not None else [])]
         self._tasks, self._ahead = [], None
         for task in tasks:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
+            if ear is not None:
+                await ear.remove(self._wake)
             if reader is not None:
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await reader.leave()
         except (HeadwaterError, TimeoutError) as exc:
             _log.warning("a member could not leave its group, and is gone when its lease ends: %s", exc)
         finally:
-            await self._session.close()
+            if self._owns_line:
+                await self._line.close()
 
     async def _open(self) -> None:
-        async with self._session.opening() as connection:
+        if self._owns_line:
+            # One that was closed may be opened again.
+            self._line = self._line.again()
+        async with self._line.opening() as connection:
             topic = await find(connection, self._topic)
             group = await open_group(connection, topic, self._group, self._settings.mode, self._settings.start)
-        member = Member(self._session, topic, group, self._settings.lease)
+        member = Member(self._line, topic, group, self._settings.lease)
         kind = Owned if self._settings.mode == "partition" else Shared
         await member.join()
-        self._reader = kind(self._session, topic, group, member, self._wake, self._settings)
+        self._reader = kind(self._line, topic, group, member, self._wake, self._settings)
         await self._reader.open()
         self._tasks.append(asyncio.create_task(member.run(), name=f"member of {self._group}"))
         if self._settings.listens:
-            self._tasks.append(asyncio.create_task(self._wake.listen(self._listen_url, topic.id, self._reader.concerns)))
+            self._ear = self._line.ear(topic)
+            self._ear.add(self._wake)
         if self._settings.maintain_every is not None:
-            upkeep = Upkeep(self._url, self._topic, self._settings.maintain_every)
+            upkeep = Upkeep(self._line.url, self._topic, self._settings.maintain_every)
             self._tasks.append(asyncio.create_task(upkeep.run(), name=f"upkeep of {self._topic}"))
+
+    def _concerns(self, partitions: Sequence[int]) -> bool:
+        return self._reader is not None and self._reader.concerns(partitions)
 
     async def _next(self, reader: Reader) -> Batch | None:
         failures = 0

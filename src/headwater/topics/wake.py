@@ -1,43 +1,37 @@
 """Waiting for messages: polls come after ever longer waits while nothing comes, and at once when the bell is rung."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
-from headwater.errors import HeadwaterError
-from headwater.postgres.listen import Listening, ListenSettings, listen
 from headwater.topics.subscribe_settings import SubscriberSettings
-
-_log = logging.getLogger(__name__)
 
 
 class Wake:
     """What it hears is only when to look; nothing is missed by one who hears nothing.
 
     While messages are found when the bell has rung, and not otherwise, nobody looks without it but for the longest wait.
+    `concerns` says whether news of some partitions, or of any if none are named, may be for the one who waits.
     """
 
-    def __init__(self, settings: SubscriberSettings) -> None:
+    def __init__(self, settings: SubscriberSettings, concerns: Callable[[Sequence[int]], bool] = lambda _: True) -> None:
         self._least, self._longest = settings.poll_least.total_seconds(), settings.poll_longest.total_seconds()
+        self._concerns = concerns
         self._wait = self._least
         # Of the last poll: when it began, and the end of the pause after it.
         self._began = self._paused_until = 0.0
         self._rung = asyncio.Event()
         self._was_rung = self._is_rung_for_all = self._is_expecting = False
 
-    async def listen(self, url: str, topic_id: int, concerns: Callable[[Sequence[int]], bool]) -> None:
-        """Hear the bell of a topic, where it concerns the reader, until cancelled."""
-        settings = ListenSettings(url=url, channels=[f"headwater_topic_{topic_id}"], application_name="headwater bell")
-        try:
-            async with aclosing(listen(settings)) as heard:
-                async for one in heard:
-                    if isinstance(one, Listening) or concerns(partitions_of(one.payload)):
-                        self._rung.set()
-        except HeadwaterError as exc:
-            self._is_rung_for_all = False
-            _log.warning("the bell of a topic cannot be heard, and messages are noticed by polling: %s", exc)
+    def ring(self, partitions: Sequence[int]) -> None:
+        """There is news of some partitions, or of any."""
+        if self._concerns(partitions):
+            self._rung.set()
+
+    def is_deaf(self) -> None:
+        """The bell is not heard any more."""
+        self._is_rung_for_all = False
 
     def begin(self) -> None:
         """A poll; who rings from now on is heard."""
@@ -67,8 +61,3 @@ class Wake:
                 await self._rung.wait()
         await self.pause()
         self._wait = min(self._longest, 2 * self._wait)
-
-
-def partitions_of(payload: str) -> list[int]:
-    """Which partitions a notification is about; none are named where it may be any. Pure."""
-    return [int(one) for one in payload.split(",") if one.isdecimal()]

@@ -39,12 +39,13 @@ class Part:
         return self.offsets.stop
 
     def messages(self) -> list[Message]:
-        found = []
-        for row in self.rows:
-            first = row.last_offset - row.count + 1
-            messages = read_messages(Framed(row.count, row.codec, row.frame), row.partition, row.last_offset, row.created_at)
-            found += messages[max(0, self.first_offset - first) : self.next_offset - first]
-        return found
+        return [
+            message
+            for row in self.rows
+            for message in read_messages(
+                Framed(row.count, row.codec, row.frame), row.partition, row.last_offset, row.created_at, self.offsets
+            )
+        ]
 
 
 class Buffer:

@@ -8,7 +8,7 @@ import pytest
 from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.backoff import Backoff
-from headwater.topics import Message, Subscriber, subscribe
+from headwater.topics import Message, Subscriber, line, subscribe
 from tests.proxy import Proxy
 from tests.subscribing import numbers, quick, reading, until
 
@@ -151,7 +151,7 @@ async def test_one_whose_claim_was_split_by_another_puts_nothing_aside(topics_ur
 async def test_nothing_is_put_aside_that_was_not_given_out_since_the_database_was_away(
     topics_url, connection, single, monkeypatch, caplog
 ):
-    monkeypatch.setattr(subscribe, "_ANSWER_WITHIN", timedelta(milliseconds=300))
+    monkeypatch.setattr(line, "_ANSWER_WITHIN", timedelta(milliseconds=300))
     async with reading(topics_url, "single", "billing"):
         connection.execute("update headwater.topic_cursor set suspect_until = 19")
     with Proxy(topics_url) as proxy:

@@ -56,9 +56,9 @@ async def test_while_there_is_more_a_commit_brings_the_next_messages_with_it(top
         append(connection, single, 1, begin=n)
     async with reading(topics_url, "single", "billing", quick(max_messages=1)) as member:
         batch = await member.next()
-        session = member.subscriber._reader._session
-        asked = Mock(wraps=session._run)
-        monkeypatch.setattr(session, "_run", asked)
+        line = member.subscriber._line
+        asked = Mock(wraps=line.fetch)
+        monkeypatch.setattr(line, "fetch", asked)
         for n in range(3):
             assert numbers(batch.messages) == [n]
             await batch.commit()
@@ -374,7 +374,8 @@ async def test_connections_that_are_cut_are_made_again(topics_url, connection, o
 async def test_behind_a_pooler_prepared_statements_that_are_lost_are_done_without(topics_url, connection, orders):
     async with reading(topics_url, "orders", "billing") as member:
         assert await member.has_nothing()
-        await (await member.subscriber._session.opened()).execute("deallocate all")
+        for session, _ in member.subscriber._line._kept:
+            await (await session.opened()).execute("deallocate all")
         append(connection, orders, 10)
         assert sorted(numbers(await member.collect(10))) == list(range(10))
 

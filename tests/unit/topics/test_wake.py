@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from headwater.topics.ear import partitions_of
 from headwater.topics.subscribe_settings import SubscriberSettings
-from headwater.topics.wake import Wake, partitions_of
+from headwater.topics.wake import Wake
 
 SETTINGS = SubscriberSettings(poll_least=timedelta(microseconds=1), poll_longest=timedelta(hours=1))
 

@@ -207,23 +207,26 @@ delete from headwater.topic_member as member
    and member.member = %(member)s;
 
 -- name: poll
--- How the group is, and the frames from an offset of each partition on: at most so many messages and bytes of each, up to the
--- end of the frame in which that is reached. That frame is found first, so that the range has two ends: whatever the planner
+-- How the group is, and for each who asks the frames from an offset of a partition on: at most so many messages and bytes, up to
+-- the end of the frame in which that is reached. That frame is found first, so that the range has two ends: whatever the planner
 -- makes of it, it is short. The arrays are those of a select, so that the planner cannot know how long they are: one plan
 -- serves all polls then, and planning would cost more than reading. The table stands for that of the topic. Writes nothing,
 -- unless there is something in `settled`: that was given out before, and is committed by the way, once.
 select (select headwater.topic_settle_1(
                    %(group_id)s, %(settled)s::integer[], %(settled_epochs)s::bigint[], %(settled_offsets)s::bigint[], null,
-                   %(waits)s
+                   %(waits)s, %(waits_for_others)s
                ) is null
          where %(settled)s::integer[] is not null) as is_settled,
        reader.generation, reader.is_paused,
        exists (select from headwater.topic_commit as waiting where waiting.topic_id = %(topic_id)s) as has_staged,
-       log.partition, log.last_offset, log.count, log.codec, log.created_at, log.frame
+       log.ask, log.partition, log.last_offset, log.count, log.codec, log.created_at, log.frame
   from headwater.topic_group as reader
   left join lateral (
-       select sized.partition, sized.last_offset, sized.count, sized.codec, sized.created_at, sized.frame
-         from unnest((select %(partitions)b::integer[]), (select %(offsets)b::bigint[])) as wanted (partition, next_offset)
+       select wanted.ask, sized.partition, sized.last_offset, sized.count, sized.codec, sized.created_at, sized.frame
+         from unnest(
+                  (select %(asks)s::integer[]), (select %(partitions)s::integer[]), (select %(offsets)s::bigint[]),
+                  (select %(mosts)s::integer[]), (select %(most_bytes)s::bigint[])
+              ) as wanted (ask, partition, next_offset, most, most_bytes)
         cross join lateral (
               select frames.partition, frames.last_offset, frames.count, frames.codec, frames.created_at, frames.frame,
                      sum(octet_length(frames.frame)) over (order by frames.last_offset) - octet_length(frames.frame)
@@ -235,16 +238,16 @@ select (select headwater.topic_settle_1(
                          (select edge.last_offset
                             from headwater.topic_log_0 as edge
                            where edge.partition = wanted.partition
-                             and edge.last_offset >= wanted.next_offset + %(most)s - 1
+                             and edge.last_offset >= wanted.next_offset + wanted.most - 1
                            order by edge.last_offset
                            limit 1),
                          9223372036854775807
                      )
         ) as sized
-        where sized.bytes_before < %(most_bytes)s
+        where sized.bytes_before < wanted.most_bytes
        ) as log on not reader.is_paused
  where reader.id = %(group_id)s
- order by log.partition, log.last_offset;
+ order by log.ask, log.partition, log.last_offset;
 
 -- name: look
 -- How a shared group is, and whether there is something to claim. Writes nothing.
@@ -295,7 +298,8 @@ select log.partition, log.last_offset, log.count, log.codec, log.created_at, log
 
 -- name: settle
 select headwater.topic_settle_1(
-           %(group_id)s, %(partitions)s::integer[], %(epochs)s::bigint[], %(offsets)s::bigint[], %(firsts)s::bigint[], %(waits)s
+           %(group_id)s, %(partitions)s::integer[], %(epochs)s::bigint[], %(offsets)s::bigint[], %(firsts)s::bigint[], true,
+           true
        ) is null;
 
 -- name: settle_claims

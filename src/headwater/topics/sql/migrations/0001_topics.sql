@@ -635,14 +635,16 @@ end
 $$;
 
 -- Move cursors, all of them or none: each only by who has its epoch, and with `of_firsts` only from there. Without `waits` it
--- is not waited for the disk: after a crash of the server, messages that were committed just before come again.
+-- is not waited for the disk: after a crash of the server, messages that were committed just before come again. Without
+-- `waits_for_others` a transaction of an application that has moved one of them and goes on is not waited for: it is an error.
 create function headwater.topic_settle_1(
     of_group integer,
     of_partitions integer[],
     of_epochs bigint[],
     of_offsets bigint[],
     of_firsts bigint[],
-    waits boolean
+    waits boolean,
+    waits_for_others boolean
 ) returns void
     language plpgsql
 as $$
@@ -651,6 +653,9 @@ declare
 begin
     if not waits then
         perform set_config('synchronous_commit', 'off', true);
+    end if;
+    if not waits_for_others then
+        perform set_config('lock_timeout', '50ms', true);
     end if;
     update headwater.topic_cursor as cursor
        set next_offset = greatest(cursor.next_offset, given.next_offset), attempts = 0, committed_at = clock_timestamp()

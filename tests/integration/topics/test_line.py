@@ -1,0 +1,213 @@
+"""Subscribers that share a line: what they share, and that none of them holds up or harms another."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from unittest.mock import Mock
+
+import pytest
+
+from headwater import topics
+from headwater.errors import ConnectionLost, LeaseLost, SettingsError, TopicError
+from headwater.postgres.connect import connect
+from headwater.topics import Line, Message, Producer, Subscriber
+from headwater.topics import line as lines
+from headwater.topics.message import partition_of
+from tests.proxy import Proxy
+from tests.subscribing import Reading, numbers, owners, quick, reading, until
+
+CONNECTIONS = "select count(*) from pg_stat_activity where application_name = %s"
+# Two keys that lead to the two partitions.
+KEYS = [next(key for key in map(str, range(100)) if partition_of(key.encode(), 2) == one) for one in (0, 1)]
+
+
+def count(connection, name):
+    return connection.execute(CONNECTIONS, [name]).fetchone()[0]
+
+
+def append(connection, topic, *payloads):
+    """The same for both partitions."""
+    topics.append_sync(connection, topic, [Message(payload, key=key) for payload in payloads for key in KEYS])
+
+
+async def each_with_one(connection, stack, line, settings=None):
+    """Two members on a line, each with one partition, in the order of these."""
+    members = [await stack.enter_async_context(reading(line, "orders", "billing", settings)) for _ in range(2)]
+    while sorted(map(str, owners(connection).values())) != sorted(str(member.member) for member in members):
+        await asyncio.gather(*(member.has_nothing(0.02) for member in members))
+    held = owners(connection)
+    return sorted(members, key=lambda member: member.member != held[0])
+
+
+async def test_members_on_one_line_get_what_they_would_get_alone(topics_url, connection, orders):
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        first, second = await each_with_one(connection, stack, line)
+        for n in range(5):
+            append(connection, orders, n)
+            got = await asyncio.gather(first.collect(1), second.collect(1))
+            assert [numbers(one) for one in got] == [[n], [n]]
+            assert [{message.partition for message in one} for one in got] == [{0}, {1}]
+        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+
+
+async def test_commits_of_several_members_are_one_statement(topics_url, connection, orders, monkeypatch):
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        members = await each_with_one(connection, stack, line)
+        append(connection, orders, 1)
+        batches = [await member.next() for member in members]
+        asked = Mock(wraps=line.fetch)
+        monkeypatch.setattr(line, "fetch", asked)
+        await asyncio.gather(*(batch.commit() for batch in batches))
+        polls = [call.args[0].parameters for call in asked.call_args_list if call.args[0].name == "poll"]
+        assert [poll["settled"] for poll in polls if poll["settled"]] == ["{0,1}"]
+        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+
+
+async def test_many_subscribers_share_a_few_connections_and_one_listener(topics_url, connection, monkeypatch):
+    monkeypatch.setattr(lines, "_KEPT_SECONDS", 0.2)
+    topics.create_sync(connection, "wide", partitions=8)
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        for _ in range(8):
+            await stack.enter_async_context(reading(line, "wide", "billing"))
+        for _ in range(4):
+            await stack.enter_async_context(reading(line, "wide", "shipping"))
+        members = asyncio.gather(*(reading_all(line, "wide") for _ in range(4)))
+        await until(lambda: count(connection, "headwater bell") == 1)
+        await until(lambda: count(connection, "headwater subscriber") <= 3)
+        members.cancel()
+        await asyncio.gather(members, return_exceptions=True)
+    await until(lambda: count(connection, "headwater subscriber") + count(connection, "headwater bell") == 0)
+
+
+async def reading_all(line, topic):
+    async with Subscriber(line, topic, "others", quick()) as subscriber:
+        async for batch in subscriber:
+            await batch.commit()
+
+
+async def test_a_refused_commit_is_refused_for_its_own_member_only(topics_url, connection, orders):
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        first, second = await each_with_one(connection, stack, line)
+        append(connection, orders, 1)
+        batches = [await member.next() for member in (first, second)]
+        connection.execute("update headwater.topic_cursor set epoch = epoch + 1 where partition = 0")
+        refused, settled = await asyncio.gather(*(batch.commit() for batch in batches), return_exceptions=True)
+        assert isinstance(refused, LeaseLost)
+        assert settled is None
+        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [1, 0]
+
+
+async def test_one_who_waits_for_a_transaction_holds_up_nobody_else(topics_url, connection, orders):
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        first, second = await each_with_one(connection, stack, line, quick(max_messages=1))
+        append(connection, orders, 1, 2)
+        application = await stack.enter_async_context(await connect(topics_url))
+        earlier, later = await first.next(), await first.next()
+        async with application.transaction():
+            await earlier.commit(application)
+            waiting = asyncio.create_task(later.commit())
+            # The other one goes on, also after the first has begun to wait.
+            assert numbers(await second.collect(2)) == [1, 2]
+            append(connection, orders, 3)
+            assert numbers(await second.collect(1)) == [3]
+            assert not waiting.done()
+        await waiting
+        assert [lag.next_offset for lag in topics.read_lag(connection, "orders", "billing")] == [2, 3]
+
+
+async def test_members_on_one_line_are_woken_by_one_bell(topics_url, connection, orders):
+    settings = quick(poll_longest=timedelta(seconds=600))
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        members = await each_with_one(connection, stack, line, settings)
+        await until(lambda: count(connection, "headwater bell") == 1)
+        for member in members:
+            # Only the bell can wake it within the time of a test.
+            member.subscriber._wake._wait = 600
+        producer = await stack.enter_async_context(Producer(topics_url, "orders"))
+        waiting = [asyncio.create_task(member.next()) for member in members]
+        await asyncio.gather(*(producer.send(Message(1, key=key)) for key in KEYS))
+        assert [numbers((await one).messages) for one in waiting] == [[1], [1]]
+
+
+async def test_one_who_leaves_takes_the_bell_from_nobody(topics_url, connection, orders):
+    async with Line(topics_url) as line, reading(line, "orders", "billing") as stays:
+        async with reading(line, "orders", "shipping"):
+            await until(lambda: count(connection, "headwater bell") == 1)
+        stays.subscriber._wake._longest = stays.subscriber._wake._wait = 600
+        waiting = asyncio.create_task(stays.next())
+        append(connection, orders, 1)
+        assert numbers((await waiting).messages) == [1, 1]
+
+
+async def test_a_line_that_is_cut_is_made_again_for_all(topics_url, connection, orders):
+    with Proxy(topics_url) as proxy:
+        async with Line(proxy.url) as line, AsyncExitStack() as stack:
+            first, second = await each_with_one(connection, stack, line)
+            append(connection, orders, 1)
+            batches = [await first.next(), await second.next()]
+            proxy.cut()
+            await asyncio.gather(*(batch.commit() for batch in batches))
+            append(connection, orders, 2)
+            got = await asyncio.gather(first.collect(1), second.collect(1))
+            assert [numbers(one) for one in got] == [[2], [2]]
+            await until(lambda: sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0)
+
+
+async def test_a_line_serves_topics_groups_and_modes_at_once(topics_url, connection, orders):
+    other = topics.create_sync(connection, "other", partitions=2)
+    append(connection, orders, 1)
+    append(connection, other, 2)
+    async with (
+        Line(topics_url) as line,
+        reading(line, "orders", "billing") as one,
+        reading(line, "other", "billing") as two,
+        reading(line, "other", "sharing", quick(mode="shared")) as three,
+    ):
+        got = await asyncio.gather(one.collect(2), two.collect(2), three.collect(2))
+        assert [numbers(messages) for messages in got] == [[1, 1], [2, 2], [2, 2]]
+
+
+async def test_a_subscriber_leaves_a_line_open_for_others(topics_url, connection, orders):
+    async with Line(topics_url) as line:
+        for n in range(3):
+            append(connection, orders, n)
+            async with reading(line, "orders", "billing") as member:
+                assert numbers(await member.collect(2)) == [n, n]
+
+
+async def test_a_subscriber_that_was_closed_may_be_used_again(topics_url, connection, orders):
+    subscriber = Subscriber(topics_url, "orders", "billing", quick())
+    for n in range(2):
+        append(connection, orders, n)
+        async with subscriber:
+            assert numbers(await Reading(subscriber).collect(2)) == [n, n]
+
+
+async def test_a_line_that_is_closed_too_early_says_so(topics_url, connection, orders):
+    line = Line(topics_url)
+    async with reading(line, "orders", "billing") as member:
+        await member.has_nothing()
+        await line.close()
+        with pytest.raises(TopicError, match="close it after the subscribers that use it"):
+            await member.next()
+
+
+async def test_a_line_has_its_own_url_to_listen_by(topics_url):
+    with pytest.raises(SettingsError, match="give it to the Line"):
+        Subscriber(Line(topics_url), "orders", "billing", listen_url=topics_url)
+
+
+async def test_a_bell_that_cannot_be_heard_leaves_polling(topics_url, connection, orders, caplog):
+    async with (
+        Line(topics_url, "postgresql://nobody@127.0.0.1:1/nowhere") as line,
+        reading(line, "orders", "billing") as member,
+    ):
+        append(connection, orders, 1)
+        assert numbers(await member.collect(2)) == [1, 1]
+        await until(lambda: "listening stopped" in caplog.text or "cannot be heard" in caplog.text)
+
+
+async def test_a_server_that_is_not_there_is_said_at_once(orders):
+    with pytest.raises(ConnectionLost, match="check that the server runs"):
+        async with Subscriber("postgresql://nobody@127.0.0.1:1/nowhere", "orders", "billing"):
+            pass
