@@ -1,7 +1,7 @@
-"""A member of a group for stories: it writes down what it gets before it commits it, and how the commit ended.
+"""Members of a group on one line, for stories: they write down what they get before they commit it, and how that ended.
 
 `python -m tests.topic_member '{"url": ..., "group": ..., "promise": ..., "mode": ..., ...}'` goes on until SIGTERM.
-Killed, it leaves a file of lines that is complete but for the last.
+Killed, they leave a file of lines that is complete but for the last.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from headwater.errors import HeadwaterError, LeaseLost
-from headwater.topics import Message, Subscriber, SubscriberSettings
+from headwater.topics import Line, Message, Subscriber, SubscriberSettings
 from headwater.topics.batch import Batch
 from tests.topic_history import Promise
 
@@ -29,15 +29,25 @@ LEASE = timedelta(seconds=3)
 Write = Callable[[dict[str, object]], None]
 
 
-async def main(write: Write, url: str, group: str, promise: str, settings: SubscriberSettings) -> None:
+async def main(write: Write, url: str, group: str, promise: str, subscribers: int, settings: SubscriberSettings) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with Line(url) as line, asyncio.TaskGroup() as tasks:
+        for member in range(subscribers):
+
+            def tell(told: dict[str, object], member: int = member) -> None:
+                write({"member": member, **told})
+
+            tasks.create_task(read(tell, line, group, promise, settings))
+
+
+async def read(write: Write, line: Line, group: str, promise: str, settings: SubscriberSettings) -> None:
     while True:
         try:
-            async with Subscriber(url, TOPIC, group=group, settings=settings) as subscriber:
+            async with Subscriber(line, TOPIC, group=group, settings=settings) as subscriber:
                 async for batch in subscriber:
-                    await deal_with(url, batch, promise, write)
+                    await deal_with(line.url, batch, promise, write)
         except (HeadwaterError, psycopg.OperationalError) as exc:
             write({"failed": repr(exc)})
             if isinstance(exc, HeadwaterError) and not exc.retryable:
@@ -76,7 +86,7 @@ def name_of(message: Message) -> list[Any]:
     return [message.key, payload["number"]]
 
 
-def run(path: str, url: str, group: str, promise: str, **settings: Any) -> None:
+def run(path: str, url: str, group: str, promise: str, subscribers: int, **settings: Any) -> None:
     delivery = Promise.AT_MOST_ONCE if promise == Promise.AT_MOST_ONCE.value else Promise.AT_LEAST_ONCE
     settings |= {"delivery": delivery.value, "max_messages": 20, "lease": LEASE}
     with Path(path).open("a", buffering=1, encoding="utf-8") as file:
@@ -84,7 +94,7 @@ def run(path: str, url: str, group: str, promise: str, **settings: Any) -> None:
         def write(line: dict[str, object]) -> None:
             file.write(json.dumps(line) + "\n")
 
-        asyncio.run(main(write, url, group, promise, SubscriberSettings(**settings)))
+        asyncio.run(main(write, url, group, promise, subscribers, SubscriberSettings(**settings)))
 
 
 if __name__ == "__main__":

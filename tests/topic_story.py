@@ -152,7 +152,7 @@ def number_of(message: Message) -> int:
 
 @dataclass(slots=True)
 class Members:
-    """The members of a group, each a process, and what they wrote down."""
+    """The members of a group, in processes of some on one line each, and what they wrote down."""
 
     url: str
     name: str
@@ -161,6 +161,7 @@ class Members:
     directory: Path
     size: int = 2
     commit_waits: bool = True
+    subscribers: int = 2
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
 
@@ -179,6 +180,7 @@ class Members:
         path.touch()
         given: dict[str, object] = {"url": self.url, "group": self.name, "path": str(path)}
         given |= {"promise": self.promise.value, "mode": self.mode, "commit_waits": self.commit_waits}
+        given |= {"subscribers": self.subscribers}
         with path.with_suffix(".log").open("ab") as log:
             command = [sys.executable, "-m", "tests.topic_member", json.dumps(given)]
             self.running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[1]))
@@ -224,7 +226,10 @@ def ranges_of(path: Path) -> list[Range]:
         parts: dict[tuple[int, int], list[Entry]] = {}
         for partition, epoch, offset, key, number in line.get("messages", []):
             parts.setdefault((partition, epoch), []).append(Entry(partition, offset, key, number))
-        found += [Range(path.stem, *place, tuple(entries), outcome.get(line["got"])) for place, entries in parts.items()]
+        found += [
+            Range(f"{path.stem}/{line['member']}", *place, tuple(entries), outcome.get(line["got"]))
+            for place, entries in parts.items()
+        ]
     return found
 
 
