@@ -1,10 +1,22 @@
 """Waiting for something to become true, with a deadline, where the other side gives no signal."""
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import psycopg
 
 T = TypeVar("T")
+
+
+async def writes_nothing(connection: psycopg.Connection[Any], idle: Callable[[], Awaitable[object]]) -> bool:
+    """Whether no WAL is written while something goes on, in one of two times: now and again the server writes some itself."""
+    for _ in range(2):
+        before = connection.execute("select pg_current_wal_insert_lsn()").fetchone()
+        await idle()
+        if connection.execute("select pg_current_wal_insert_lsn()").fetchone() == before:
+            return True
+    return False
 
 
 def eventually(probe: Callable[[], T], *, seconds: float = 15) -> T:

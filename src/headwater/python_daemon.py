@@ -15,17 +15,23 @@ from pyspark import daemon
 _serve = daemon.worker
 
 
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serve one task, as PySpark does."""
+def serve_first(sock: socket.socket, authenticated: bool) -> int:
+    """Serve the first task of a worker, as PySpark does, and leave the others to `serve`."""
+    code = serve(sock, authenticated)
+    gc.freeze()
+    # Whether that was done cannot be asked for at each task: Python counts all that is frozen, which takes 10 ms.
+    daemon.worker = serve
+    return code
+
+
+def serve(sock: socket.socket, authenticated: bool) -> int:
     try:
         code: int = _serve(sock, authenticated)
     except BrokenPipeError:
         os._exit(1)
-    if not gc.get_freeze_count():
-        gc.freeze()
     return code
 
 
 if __name__ == "__main__":
-    daemon.worker = worker
+    daemon.worker = serve_first
     daemon.manager()

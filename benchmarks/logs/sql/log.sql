@@ -164,7 +164,9 @@ create or replace function append_deferred() returns trigger
     language plpgsql
 as $$
 begin
-    perform headwater.topic_append_1(new.topic_id, new.partitions, new.counts, new.codecs, new.frames);
+    perform headwater.topic_hold_1(new.topic_id, new.partitions);
+    execute format('select headwater.topic_log_%s_append_1($1, $2, $3, $4)', new.topic_id)
+      using new.partitions, new.counts, new.codecs, new.frames;
     return null;
 end
 $$;

@@ -27,6 +27,9 @@ AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
 # A server that does not answer is given up after this many seconds, so that a reconnect loop can say so.
 _CONNECT_SECONDS = 10
 
+# To bring to its end what nobody wants any more. A server that is there answers sooner; from another one nothing is left.
+_GIVE_UP_SECONDS = 1.0
+
 # Connection failures carry no SQLSTATE, so the server's words are all there is to tell a wrong password from a server
 # that is starting up. What matches none of these is taken for passing trouble, which a retry may cure.
 _REFUSALS = (
@@ -94,13 +97,16 @@ async def connect(url: str, **parameters: str) -> AsyncConnection:
 async def _through(connecting: Coroutine[Any, Any, AsyncConnection]) -> AsyncConnection:
     """Brought to its end also for one who is cancelled, and closed then.
 
-    psycopg would leave the connection half open until it is collected, and the server would wait for its password.
+    psycopg would leave the connection half open until it is collected. The server would wait for its password, and whoever
+    drops a database for that.
     """
     task = asyncio.create_task(connecting)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         task.add_done_callback(_close_unwanted)
+        # The event loop may end next, and with it what would close it.
+        await asyncio.wait([task], timeout=_GIVE_UP_SECONDS)
         raise
 
 

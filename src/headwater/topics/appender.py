@@ -5,15 +5,18 @@ number, by which the server knows it: one whose answer was lost is sent again, a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Final, cast
 from uuid import uuid4
 
 from headwater.errors import ConnectionLost
-from headwater.postgres.session import leave
+from headwater.postgres.session import PreparedSession, leave
 from headwater.postgres.statements import Statement
 from headwater.topics import produce_statements
-from headwater.topics.append import frame_messages, partition_for
+from headwater.topics.append import frame_messages, partitions_for
 from headwater.topics.bell import Bell
 from headwater.topics.gather import Placed, Sending, fail, settle
 from headwater.topics.message import Encoded
@@ -21,6 +24,13 @@ from headwater.topics.produce_settings import ProducerSettings
 from headwater.topics.produce_statements import Appended
 from headwater.topics.session import TopicSession
 from headwater.topics.topic import Topic
+
+# A place of its partition and offset, by neither of the two calls of Python that its class takes for that.
+_PLACE: Final = cast("Callable[[tuple[int, int]], Placed]", partial(tuple.__new__, Placed))
+
+
+class AppendSession(TopicSession, PreparedSession):
+    """To plan an append anew each time, the server would copy the frames several times over."""
 
 
 class Appender:
@@ -30,7 +40,7 @@ class Appender:
     """
 
     def __init__(
-        self, session: TopicSession, topic: Topic, turn: int, bell: Bell | None, settings: ProducerSettings
+        self, session: AppendSession, topic: Topic, turn: int, bell: Bell | None, settings: ProducerSettings
     ) -> None:
         self._session, self._topic, self._turn, self._bell, self._settings = session, topic, turn, bell, settings
         self._id, self._sequence = uuid4(), 0
@@ -66,8 +76,8 @@ class Appender:
             self._bell.ring(partitions)
         # Others may have added partitions; from here on the keys lead to them too.
         self._topic = replace(topic, partitions=appended.partitions)
-        firsts = zip(partitions, appended.first_offsets, strict=True)
-        return place_messages(firsts, (partition_for(topic, message, unkeyed) for message in messages))
+        firsts = list(zip(partitions, appended.first_offsets, strict=True))
+        return place_messages(firsts, partitions_for(topic, messages, unkeyed))
 
     async def _insist(self, statement: Statement[Appended]) -> Appended:
         if self._session.has_ended:
@@ -79,12 +89,8 @@ def too_late(topic: str) -> ConnectionLost:
     return ConnectionLost(f"the producer of topic {topic!r} was closed before it knew that this was appended")
 
 
-def place_messages(firsts: Iterable[tuple[int, int]], partitions: Iterable[int]) -> Iterator[Placed]:
+def place_messages(firsts: Sequence[tuple[int, int]], partitions: Sequence[int]) -> Iterator[Placed]:
     """Where each message stands, by its partition and by the first offset of each frame of a partition, in order. Pure."""
-    offsets: dict[int, int] = {}
-    for partition, first in firsts:
-        # The frames of a batch follow each other.
-        offsets.setdefault(partition, first)
-    for partition in partitions:
-        yield Placed(partition, offsets[partition])
-        offsets[partition] += 1
+    # The frames of a batch follow each other, so that the first of a partition says it all.
+    offsets = {partition: count(first) for partition, first in reversed(firsts)}
+    return map(_PLACE, zip(partitions, map(next, map(offsets.__getitem__, partitions)), strict=True))

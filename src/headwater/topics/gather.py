@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from headwater.errors import TopicError
@@ -38,7 +39,7 @@ class Sending:
 
     def settle(self, places: Iterator[Placed]) -> None:
         """Tell the sender the next places, as many as it sent messages."""
-        placed = [next(places) for _ in self.messages]
+        placed = list(islice(places, len(self.messages)))
         # Who was cancelled meanwhile does not want to know.
         if not self.placed.done():
             self.placed.set_result(placed)
@@ -64,7 +65,7 @@ class Gathering:
         self._is_closed = False
         self._failure: Exception | None = None
 
-    async def put(self, messages: Sequence[Encoded], size: int) -> "asyncio.Future[list[Placed]]":
+    async def put(self, messages: Sequence[Encoded]) -> "asyncio.Future[list[Placed]]":
         """Have messages sent, when there is room for them; their places come by the future."""
         if self._is_closed:
             raise TopicError("the producer is closed; open another one to send more")
@@ -72,8 +73,9 @@ class Gathering:
             await self._wait_for_room()
         if self._failure is not None:
             raise self._failure
-        is_free = all(message.key is None for message in messages)
-        sending = Sending(messages, size, is_free, asyncio.get_running_loop().create_future())
+        _, keys, _, sizes = zip(*messages, strict=True)
+        is_free = keys.count(None) == len(keys)
+        sending = Sending(messages, sum(sizes), is_free, asyncio.get_running_loop().create_future())
         self._waiting.append(sending)
         self._count(sending, 1)
         self._arrived.set()

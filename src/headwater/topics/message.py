@@ -4,7 +4,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import TopicError
 
@@ -33,13 +33,9 @@ class Message(NamedTuple):
         return json.loads(self.payload) if isinstance(self.payload, bytes | str) else self.payload
 
 
-class Encoded(NamedTuple):
-    """A message as it is written: its headers are JSON text, and empty if it has none."""
-
-    payload: bytes
-    key: bytes | None
-    headers: bytes
-    size: int
+# A message as it is written: its payload, its key, its headers as JSON text, empty if it has none, and the bytes of these.
+# Tuples without a class of their own, since many of them wait: the garbage collector looks at each of those once only.
+Encoded: TypeAlias = tuple[bytes, bytes | None, bytes, int]
 
 
 def encode_message(message: Message, max_bytes: int) -> Encoded:
@@ -57,7 +53,7 @@ def encode_message(message: Message, max_bytes: int) -> Encoded:
             f"the message has {size} bytes, and the topic takes at most {max_bytes}; send less, or create the topic "
             "with a larger max_bytes"
         )
-    return Encoded(payload, key, headers, size)
+    return payload, key, headers, size
 
 
 def partition_of(key: bytes, partitions: int) -> int:

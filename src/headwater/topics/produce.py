@@ -1,18 +1,17 @@
 """Appending from many tasks at once, without transactions of theirs: what comes while a batch is committed is the next."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from headwater.errors import TopicError
-from headwater.topics.append import encode_messages
-from headwater.topics.appender import Appender, too_late
+from headwater.topics.append import encode_messages, portions
+from headwater.topics.appender import Appender, AppendSession, too_late
 from headwater.topics.bell import Bell
 from headwater.topics.gather import Gathering, Placed, Sending
-from headwater.topics.message import Encoded, Message, encode_message
+from headwater.topics.message import Message, encode_message
 from headwater.topics.produce_settings import ProducerSettings
-from headwater.topics.session import TopicSession
 from headwater.topics.topic import Topic, find
 from headwater.topics.upkeep import Upkeep
 
@@ -64,7 +63,7 @@ class Producer:
         been appended all the same.
         """
         encoded = encode_message(message, self._opened().max_bytes)
-        (placed,) = await (await self._gathering.put([encoded], encoded.size))
+        (placed,) = await (await self._gathering.put([encoded]))
         return placed
 
     async def send_many(self, messages: Sequence[Message]) -> list[Placed]:
@@ -73,9 +72,11 @@ class Producer:
         More than fits into a batch becomes several, of which the first may be there when a later one fails.
         """
         encoded = encode_messages(self._opened(), messages)
+        # They may be gone before they are appended: what waits is what the garbage collector has to look at again and again.
+        del messages
         placed: list[Placed] = []
-        for part in _portions(encoded, self._settings.batch_bytes):
-            placed += await (await self._gathering.put(*part))
+        for part in portions(encoded, self._settings.batch_bytes):
+            placed += await (await self._gathering.put(part))
         return placed
 
     async def close(self) -> None:
@@ -88,10 +89,10 @@ class Producer:
         if self._bell is not None:
             await self._bell.close()
 
-    def _session(self) -> TopicSession:
-        return TopicSession(self._url, "headwater producer", self._settings.answer_within)
+    def _session(self) -> AppendSession:
+        return AppendSession(self._url, "headwater producer", self._settings.answer_within)
 
-    def _start(self, session: TopicSession, topic: Topic, turn: int, take: Callable[[], Awaitable[list[Sending]]]) -> None:
+    def _start(self, session: AppendSession, topic: Topic, turn: int, take: Callable[[], Awaitable[list[Sending]]]) -> None:
         appender = Appender(session, topic, turn, self._bell, self._settings)
         self._writers.append((appender, asyncio.create_task(appender.run(take), name=f"producer of {self._name}")))
 
@@ -99,15 +100,3 @@ class Producer:
         if self._topic is None:
             raise TopicError("the producer is not open; use it with `async with`")
         return self._topic
-
-
-def _portions(messages: Sequence[Encoded], most_bytes: int) -> Iterator[tuple[Sequence[Encoded], int]]:
-    """Messages that fit into a batch together, and how many bytes they are."""
-    begin, size = 0, 0
-    for at, message in enumerate(messages):
-        if at > begin and size + message.size > most_bytes:
-            yield messages[begin:at], size
-            begin, size = at, 0
-        size += message.size
-    if messages:
-        yield messages[begin:], size

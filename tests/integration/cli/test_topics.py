@@ -131,13 +131,10 @@ def role(connection):
 
 def test_a_role_that_may_append_can_and_cannot_read(connection, program, role):
     assert program("create", "orders", "--grant", role)[1].splitlines()[-1] == f"role {role} may append"
-    orders = topics.find_sync(connection, "orders")
     connection.execute(f'set role "{role}"')
 
     append(connection, 1)
-    connection.execute(
-        "select headwater.topic_append_1(%s, '{0}', '{1}', '{0}', '{x}', gen_random_uuid(), 100)", [orders.id]
-    )
+    connection.execute("select headwater.topic_log_1_produce_1('{0}', '{1}', '{0}', '{x}', gen_random_uuid(), 100)")
     for query in ("table headwater.topic_log_1", "table headwater.topic_staged", "table headwater.topic_cursor"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(query)

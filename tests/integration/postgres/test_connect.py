@@ -52,6 +52,18 @@ async def test_one_who_is_cancelled_while_it_connects_leaves_no_connection_behin
         assert raised
 
 
+async def test_what_is_given_up_is_over_when_the_event_loop_may_end(database):
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(connect(database))
+    # It has begun then, and no server is that quick.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks() - before) == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asyncio.all_tasks() == before
+
+
 async def test_one_who_is_cancelled_when_its_connection_is_lost_is_cancelled(database):
     """Otherwise those who go on after a lost connection would do so for ever."""
     async with await connect(database) as connection:

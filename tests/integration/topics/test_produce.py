@@ -15,6 +15,7 @@ from headwater.postgres.connect import connect, connect_sync
 from headwater.postgres.statements import fetch, fetch_sync
 from headwater.topics import Message, Placed, Producer, ProducerSettings, produce_statements
 from headwater.topics.append import encode_messages, frame_messages
+from tests.pooler import pooler
 from tests.proxy import Proxy
 from tests.servers import postgres_settings
 from tests.topic_log import read_log
@@ -161,15 +162,17 @@ async def test_a_bad_message_fails_its_own_send_only(topics_url, connection, sin
 async def test_a_batch_whose_answer_was_lost_is_sent_again_and_not_appended_twice(topics_url, connection, single):
     with Proxy(topics_url) as proxy:
         async with Producer(proxy.url, "single", QUIET) as producer:
-            await producer.send(Message(b"before"))
+            # With the second the statement is prepared, of which there is an answer too.
+            await producer.send(Message(b"first"))
+            await producer.send(Message(b"second"))
             proxy.mute = True
             sending = asyncio.create_task(producer.send(Message(b"lost")))
-            await wait_for(connection, "select 1 from headwater.topic_producer where sequence = 2")
+            await wait_for(connection, "select 1 from headwater.topic_producer where sequence = 3")
             proxy.mute = False
             proxy.cut()
-            assert await sending == Placed(0, 1)
-            assert await producer.send(Message(b"after")) == Placed(0, 2)
-    assert payloads(read_log(connection, single)) == [b"before", b"lost", b"after"]
+            assert await sending == Placed(0, 2)
+            assert await producer.send(Message(b"after")) == Placed(0, 3)
+    assert payloads(read_log(connection, single)) == [b"first", b"second", b"lost", b"after"]
 
 
 async def test_a_network_that_swallows_everything_is_left_for_another_connection(topics_url, connection, single):
@@ -190,6 +193,14 @@ async def test_a_batch_whose_backend_was_killed_is_sent_again(topics_url, connec
             connection.execute("select pg_terminate_backend(%s)", [pid])
         assert await sending == Placed(0, 0)
     assert payloads(read_log(connection, single)) == [b"one"]
+
+
+async def test_behind_a_pooler_a_producer_does_without_prepared_statements(topics_url, connection, single):
+    with pooler(topics_url) as (url, _):
+        async with Producer(url, "single", QUIET) as producer:
+            places = [await producer.send(Message(str(number).encode())) for number in range(20)]
+    assert places == [Placed(0, number) for number in range(20)]
+    assert payloads(read_log(connection, single)) == [str(number).encode() for number in range(20)]
 
 
 async def test_two_attempts_of_one_batch_at_once_append_it_once(topics_url, connection, single):

@@ -1,12 +1,15 @@
 """How messages are cut into frames."""
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.errors import TopicError
 from headwater.topics import Topic
-from headwater.topics.append import FRAME_BYTES, frame_messages, partition_for
+from headwater.topics.append import FRAME_BYTES, encode_messages, frame_messages, partitions_for, portions
 from headwater.topics.frame import read_messages
 from headwater.topics.message import Encoded, Message, encode_message
 
@@ -31,7 +34,8 @@ def test_messages_of_a_partition_keep_their_order_in_frames_that_are_not_too_lar
     for partition in range(4):
         of_it = [one for place, one in zip(partitions, frames, strict=True) if place == partition]
         read = [message.payload for frame in of_it for message in read_messages(frame, 0, 0, AT)]
-        assert read == [one.payload for one in messages if partition_for(topic(), one, 2) == partition]
+        places = partitions_for(topic(), messages, 2)
+        assert read == [payload for (payload, *_), place in zip(messages, places, strict=True) if place == partition]
         assert all(frame.count == 1 or len(frame.frame) <= FRAME_BYTES + 1 + 8 * frame.count for frame in of_it)
 
 
@@ -41,3 +45,26 @@ def test_small_messages_share_a_frame_and_a_large_one_has_its_own():
     partitions, frames = frame_messages(topic(1), encoded(Message(b"x"), Message(bytes(500_000)), Message(b"y")), 0)
     assert [frame.count for frame in frames] == [1, 1, 1]
     assert frame_messages(topic(), [], 0) == ([], [])
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 60))
+def test_portions_are_as_large_as_may_be_and_keep_the_order(sizes, most):
+    messages = encoded(*(Message(bytes(size)) for size in sizes))
+    parts = list(portions(messages, most))
+    assert [one for part in parts for one in part] == messages
+    assert all(len(part) == 1 or sum(size for *_, size in part) <= most for part in parts)
+    for part, following in pairwise(parts):
+        assert sum(size for *_, size in part) + following[0][3] > most
+
+
+@pytest.mark.parametrize("other", [Message(b"x", "k"), Message(b"x", None, {"n": "v"}), Message({"n": 1}), Message(b"")])
+def test_many_messages_are_written_as_each_would_be_by_itself(other):
+    messages = [Message(b"one"), other, Message(b"three")]
+    assert encode_messages(topic(), iter(messages)) == encoded(*messages)
+    assert encode_messages(topic(), []) == []
+
+
+@pytest.mark.parametrize("other", [b"x", None, Message(bytes(2 << 20)), Message(b"x", partition=0), Message(b"x", offset=0)])
+def test_one_that_cannot_be_appended_is_found_among_many(other):
+    with pytest.raises(TopicError):
+        encode_messages(topic(), [Message(b"one"), other])

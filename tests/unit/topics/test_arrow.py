@@ -74,8 +74,8 @@ def test_a_part_of_the_rows_is_read_like_all_of_them(groups, first):
 def test_columns_become_frames_that_hold_the_same_messages_in_the_order_of_each_partition(given_messages, count, compresses):
     written = [encode_message(one, 1000) for one in given_messages]
     keys = pa.array([one.key for one in given_messages], pa.string())
-    payloads = pa.array([one.payload for one in written], pa.binary())
-    headers = pa.array([one.headers.decode() or None for one in written], pa.string())
+    payloads = pa.array([payload for payload, *_ in written], pa.binary())
+    headers = pa.array([headers.decode() or None for _, _, headers, _ in written], pa.string())
     partitions = partitions_of(keys, count, unkeyed=count - 1)
     found: dict[int, list[Message]] = {}
     for partition, framed in to_frames(keys, payloads, headers, partitions, compresses=compresses):

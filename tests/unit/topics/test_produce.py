@@ -9,17 +9,16 @@ from headwater.errors import SettingsError, TopicError
 from headwater.topics import Placed, ProducerSettings
 from headwater.topics.appender import place_messages
 from headwater.topics.gather import MUCH_BYTES, Gathering, settle
-from headwater.topics.message import Encoded
 
 
 def message(size=10, key=None):
-    return Encoded(bytes(size), key, b"", size)
+    return bytes(size), key, b"", size
 
 
 async def put(waiting, count, *, key=None):
     """So many, each half of what is much."""
     for _ in range(count):
-        await waiting.put([message(MUCH_BYTES // 2, key)], MUCH_BYTES // 2)
+        await waiting.put([message(MUCH_BYTES // 2, key)])
 
 
 async def begun(*takings):
@@ -37,8 +36,8 @@ def gathering(**settings):
 async def test_all_that_waits_is_taken_at_once_up_to_the_bytes_of_a_batch():
     waiting = gathering(batch_bytes=25)
     for _ in range(4):
-        await waiting.put([message()], 10)
-    await waiting.put([message(100)], 100)
+        await waiting.put([message()])
+    await waiting.put([message(100)])
     assert [len(await waiting.take()) for _ in range(3)] == [2, 2, 1]
 
 
@@ -47,7 +46,7 @@ async def test_one_who_takes_waits_for_the_first_message():
     taking = asyncio.create_task(waiting.take())
     await asyncio.sleep(0)
     assert not taking.done()
-    await waiting.put([message()], 10)
+    await waiting.put([message()])
     assert len(await taking) == 1
 
 
@@ -55,19 +54,19 @@ async def test_those_who_linger_take_what_comes_meanwhile_and_no_longer_than_unt
     waiting = gathering(linger=timedelta(hours=1), batch_bytes=25)
     taking = asyncio.create_task(waiting.take())
     for _ in range(2):
-        await waiting.put([message()], 10)
+        await waiting.put([message()])
         await asyncio.sleep(0)
         assert not taking.done()
-    await waiting.put([message()], 10)
+    await waiting.put([message()])
     assert len(await taking) == 2
 
 
 async def test_lingering_ends_with_its_time_and_with_the_close():
     waiting = gathering(linger=timedelta(milliseconds=1))
-    await waiting.put([message()], 10)
+    await waiting.put([message()])
     assert len(await waiting.take()) == 1
     waiting = gathering(linger=timedelta(hours=1))
-    await waiting.put([message()], 10)
+    await waiting.put([message()])
     taking = asyncio.create_task(waiting.take())
     await asyncio.sleep(0)
     waiting.close()
@@ -78,8 +77,8 @@ async def test_lingering_ends_with_its_time_and_with_the_close():
 async def test_who_has_no_room_waits_until_some_is_taken(limit):
     waiting = gathering(**limit)
     for _ in range(2):
-        await waiting.put([message()], 10)
-    blocked = asyncio.create_task(waiting.put([message()], 10))
+        await waiting.put([message()])
+    blocked = asyncio.create_task(waiting.put([message()]))
     await asyncio.sleep(0)
     assert not blocked.done()
     assert len(await waiting.take()) == 2
@@ -89,20 +88,20 @@ async def test_who_has_no_room_waits_until_some_is_taken(limit):
 
 async def test_what_waits_for_room_is_taken_also_after_the_close():
     waiting = gathering(waiting_messages=1)
-    await waiting.put([message()], 10)
-    blocked = asyncio.create_task(waiting.put([message()], 10))
+    await waiting.put([message()])
+    blocked = asyncio.create_task(waiting.put([message()]))
     await asyncio.sleep(0)
     waiting.close()
     with pytest.raises(TopicError, match="the producer is closed"):
-        await waiting.put([message()], 10)
+        await waiting.put([message()])
     assert [len(await waiting.take()) for _ in range(3)] == [1, 1, 0]
     await blocked
 
 
 async def test_all_who_wait_are_told_when_it_fails():
     waiting = gathering(waiting_messages=1)
-    placed = await waiting.put([message()], 10)
-    blocked = asyncio.create_task(waiting.put([message()], 10))
+    placed = await waiting.put([message()])
+    blocked = asyncio.create_task(waiting.put([message()]))
     await asyncio.sleep(0)
     waiting.fail(TopicError("lost"))
     for told in (placed, blocked):
@@ -112,7 +111,7 @@ async def test_all_who_wait_are_told_when_it_fails():
 
 async def test_one_who_was_cancelled_is_not_sent():
     waiting = gathering()
-    cancelled, kept = await waiting.put([message()], 10), await waiting.put([message()], 10)
+    cancelled, kept = await waiting.put([message()]), await waiting.put([message()])
     cancelled.cancel()
     (sending,) = await waiting.take()
     assert sending.placed is kept
@@ -144,7 +143,7 @@ async def test_what_has_a_key_is_left_to_one_and_keeps_its_order():
         await put(waiting, 1, key=key)
         await put(waiting, 4)
     taken, helped = await taking, await helping
-    assert [one.messages[0].key for one in taken if not one.is_free] == [b"a", b"b", b"c"]
+    assert [one.messages[0][1] for one in taken if not one.is_free] == [b"a", b"b", b"c"]
     assert all(one.is_free for one in helped)
     assert (len(taken), len(helped)) == (9, 6)
 
@@ -160,7 +159,7 @@ async def test_those_who_help_end_with_the_close_and_leave_nothing_behind():
 
 async def test_each_sender_is_told_its_own_places():
     waiting = gathering()
-    futures = [await waiting.put([message()] * count, 10 * count) for count in (2, 1, 3)]
+    futures = [await waiting.put([message()] * count) for count in (2, 1, 3)]
     batch = await waiting.take()
     futures[1].cancel()
     settle(batch, [Placed(0, offset) for offset in range(6)])

@@ -1,8 +1,8 @@
 -- name: append_batch
 -- Append what a producer gathered, in a transaction of its own; no offsets if more is staged than that numbers by the way. How
--- many partitions the topic has by now comes with it, since others may have added some.
-select headwater.topic_append_1(
-           %(topic_id)s, %(partitions)b::integer[], %(counts)b::integer[], %(codecs)b::smallint[], %(frames)b::bytea[],
+-- many partitions the topic has by now comes with it, since others may have added some. The function stands for that of the topic.
+select headwater.topic_log_0_produce_1(
+           %(partitions)b::integer[], %(counts)b::integer[], %(codecs)b::smallint[], %(frames)b::bytea[],
            %(producer)s::uuid, %(sequence)s::bigint
        ) as first_offsets,
        (select topic.partitions from headwater.topic where topic.id = %(topic_id)s) as partitions;

@@ -112,6 +112,11 @@ def test_all_messages_are_read_at_once_with_their_places_and_what_was_staged(
     assert len(where) == 5, "a key has one partition"
 
 
+def test_a_topic_without_messages_is_read_as_no_rows(spark: SparkSession, database: str, connection: Connection) -> None:
+    register(spark)
+    assert spark.read.format("headwater.topic").options(url=database, topic="orders").load().collect() == []
+
+
 def test_a_stream_goes_on_where_it_was_in_batches_of_the_size_that_was_asked_for(
     spark: SparkSession, database: str, connection: Connection, tmp_path: Path
 ) -> None:

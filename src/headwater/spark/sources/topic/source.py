@@ -58,7 +58,8 @@ class TopicReader(DataSourceReader):
         return plan_all(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, cast("RangePartition", partition))
+        # Where there is nothing to read, Spark starts a task all the same, with a partition of its own.
+        return _read(self._options, partition) if isinstance(partition, RangePartition) else iter(())
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -150,62 +150,13 @@ begin
 end
 $$;
 
--- Append frames and return the offset of the first message of each, or null if more was staged before than is numbered at a
--- time: then it is asked again. The locks last until the transaction ends, so that offsets have the order of commits, and no
--- gaps. A producer that sends the same sequence again gets the answer that it missed.
-create function headwater.topic_append_1(
-    of_topic integer,
-    of_partitions integer[],
-    of_counts integer[],
-    of_codecs smallint[],
-    of_frames bytea[],
-    of_producer uuid default null,
-    of_sequence bigint default null
-) returns bigint[]
-    language plpgsql
-as $$
-declare
-    known headwater.topic_producer;
-    firsts bigint[];
-begin
-    if not headwater.topic_hold_1(of_topic, of_partitions) then
-        return null;
-    end if;
-    if of_producer is not null then
-        -- With the locks, so that an attempt whose answer was lost has ended.
-        select producer.* into known
-          from headwater.topic_producer as producer
-         where producer.topic_id = of_topic
-           and producer.producer = of_producer
-         order by producer.sequence desc
-         limit 1;
-        if known.sequence = of_sequence then
-            return known.first_offsets;
-        elsif known.sequence > of_sequence then
-            raise exception 'producer % has appended up to %, and % is older; give each producer an id of its own',
-                of_producer, known.sequence, of_sequence using errcode = 'HW001';
-        end if;
-    end if;
-    execute format('select headwater.topic_log_%s_append_1($1, $2, $3, $4)', of_topic)
-       into firsts
-      using of_partitions, of_counts, of_codecs, of_frames;
-    if of_producer is not null then
-        insert into headwater.topic_producer (topic_id, producer, sequence, first_offsets, appended_at)
-        values (of_topic, of_producer, of_sequence, firsts, clock_timestamp());
-        if of_sequence % 100 = 0 then
-            delete from headwater.topic_producer
-             where topic_id = of_topic
-               and producer = of_producer
-               and sequence < of_sequence;
-        end if;
-    end if;
-    return firsts;
-end
-$$;
-
--- Make the function that numbers and inserts frames of a topic for one who holds the locks of their partitions. Each topic has
--- one of its own, since its plans are kept: to plan a statement anew costs more than to insert a frame. The newest offset is
--- read from the log itself, by a statement that begins when the locks are held: no row is updated again and again.
+-- Make the functions that append to a topic. Each topic has its own, since their plans are kept: to plan a statement anew costs
+-- more than to insert a frame, and copies all frames on the way.
+-- The first numbers and inserts frames for one who holds the locks of their partitions. The newest offset is read from the log
+-- itself, by a statement that begins when the locks are held: no row is updated again and again.
+-- The second takes the locks, and returns the offset of the first message of each frame, or null if more was staged before than
+-- is numbered at a time: then it is asked again. The locks last until the transaction ends, so that offsets have the order of
+-- commits, and no gaps. A producer that sends the same sequence again gets the answer that it missed.
 create function headwater.topic_make_append_1(of_topic integer) returns void
     language plpgsql
 as $$
@@ -252,6 +203,49 @@ begin
                 insert into headwater.topic_log_%1$s (partition, last_offset, count, codec, created_at, segment, frame)
                 values (one, tips[one], of_counts[place], of_codecs[place], clock_timestamp(), of_segment, of_frames[place]);
             end loop;
+            return firsts;
+        end
+        $body$;
+
+        create function headwater.topic_log_%1$s_produce_1(
+            of_partitions integer[],
+            of_counts integer[],
+            of_codecs smallint[],
+            of_frames bytea[],
+            of_producer uuid,
+            of_sequence bigint
+        ) returns bigint[]
+            language plpgsql
+        as $body$
+        declare
+            known headwater.topic_producer;
+            firsts bigint[];
+        begin
+            if not headwater.topic_hold_1(%1$s, of_partitions) then
+                return null;
+            end if;
+            -- With the locks, so that an attempt whose answer was lost has ended.
+            select producer.* into known
+              from headwater.topic_producer as producer
+             where producer.topic_id = %1$s
+               and producer.producer = of_producer
+             order by producer.sequence desc
+             limit 1;
+            if known.sequence = of_sequence then
+                return known.first_offsets;
+            elsif known.sequence > of_sequence then
+                raise exception 'producer %% has appended up to %%, and %% is older; give each producer an id of its own',
+                    of_producer, known.sequence, of_sequence using errcode = 'HW001';
+            end if;
+            firsts := headwater.topic_log_%1$s_append_1(of_partitions, of_counts, of_codecs, of_frames);
+            insert into headwater.topic_producer (topic_id, producer, sequence, first_offsets, appended_at)
+            values (%1$s, of_producer, of_sequence, firsts, clock_timestamp());
+            if of_sequence %% 100 = 0 then
+                delete from headwater.topic_producer
+                 where topic_id = %1$s
+                   and producer = of_producer
+                   and sequence < of_sequence;
+            end if;
             return firsts;
         end
         $body$;
