@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def writes_nothing(connection: psycopg.Connection[Any], idle: Callable[[], Awaitable[object]]) -> bool:
-    """Whether no WAL is written while something goes on, in one of two times: now and again the server writes some itself."""
+    """Whether no WAL is written while something goes on, in one of two times: at times the server writes some for itself."""
     for _ in range(2):
         before = connection.execute("select pg_current_wal_insert_lsn()").fetchone()
         await idle()

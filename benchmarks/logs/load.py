@@ -9,11 +9,18 @@ import random
 import struct
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from operator import itemgetter
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 _DUE: Final = struct.Struct("d")
+_HEAD: Final = itemgetter(slice(_DUE.size))
 # Drawn once, and cut anew for each batch: so the same for all arms costs next to nothing.
 _CHANCE: Final = os.urandom(4 << 20)
 
@@ -83,23 +90,41 @@ class Writes:
 
 @dataclass(slots=True)
 class Reads:
-    """What the readers of a group received: when each was due, and how old it was since then and by the server's clock."""
+    """What the readers of a group received: when each message was due, and how old it was since then.
 
-    due: "array[float]" = field(default_factory=lambda: array("d"))
-    age: "array[float]" = field(default_factory=lambda: array("d"))
-    server_age: "array[float]" = field(default_factory=lambda: array("d"))
+    By the server's clock, it is as old as the oldest that came with it. Messages that were due at the same time and came
+    together are noted together, so that it is the arms that are measured and not the notes.
+    """
+
+    count: int = 0
+    # When they were due, how old they were, also by the server's clock, and how many.
+    runs: "array[float]" = field(default_factory=lambda: array("d"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
     empty_polls: int = 0
     ended: float = 0.0
     cpu_seconds: float = 0.0
 
-    @property
-    def count(self) -> int:
-        return len(self.due)
-
-    def note(self, payloads: Sequence[bytes], created: Sequence[float]) -> None:
+    def note(self, payloads: Sequence[bytes], oldest: datetime) -> None:
+        """Messages that came together, of which the first is as old as the server says."""
         now = self.ended = time.time()
-        dues = [_DUE.unpack_from(payload)[0] for payload in payloads]
-        self.due.extend(dues)
-        self.age.extend([now - due for due in dues])
-        self.server_age.extend([now - at for at in created])
+        server_age = now - oldest.timestamp()
+        for head, count in Counter(map(_HEAD, payloads)).items():
+            (due,) = _DUE.unpack(head)
+            self.runs.extend((due, now - due, server_age, count))
+        self.count += len(payloads)
+
+    @property
+    def due(self) -> npt.NDArray[np.float64]:
+        return self._of_each(0)
+
+    @property
+    def age(self) -> npt.NDArray[np.float64]:
+        return self._of_each(1)
+
+    @property
+    def server_age(self) -> npt.NDArray[np.float64]:
+        return self._of_each(2)
+
+    def _of_each(self, column: int) -> npt.NDArray[np.float64]:
+        runs = np.asarray(self.runs).reshape(-1, 4)
+        return np.repeat(runs[:, column], runs[:, 3].astype(np.int64))

@@ -60,11 +60,9 @@ async def _send(producer: Producer, payloads: Sequence[bytes]) -> None:
 async def _read(subscriber: Subscriber, reads: Reads) -> None:
     async with subscriber:
         async for batch in subscriber:
-            reads.note([cast("bytes", message.payload) for message in batch.messages], _ages(batch.messages))
+            messages = batch.messages
+            payloads = cast("list[bytes]", [message.payload for message in messages])
+            reads.note(payloads, cast("datetime", messages[0].created_at))
             began = time.time()
             await batch.commit()
             reads.seconds.append(time.time() - began)
-
-
-def _ages(messages: Sequence[Message]) -> list[float]:
-    return [cast("datetime", message.created_at).timestamp() for message in messages]

@@ -104,7 +104,7 @@ async def _poll(connection: AsyncConnection, group: str, partition: int, batch: 
             statement = statements.read_reference(partition, window.first, window.first + window.delta - 1)
             async with connection.cursor(binary=True, row_factory=class_row(Row)) as cursor:
                 rows = await (await cursor.execute(statement.query, statement.parameters)).fetchall()
-            reads.note([row.payload for row in rows], [row.created_at.timestamp() for row in rows])
+            reads.note([row.payload for row in rows], rows[0].created_at)
     if window.delta:
         reads.seconds.append(time.time() - began)
     return window.delta > 0

@@ -93,16 +93,16 @@ class Turn:
     def growth(self) -> float:
         """By how much older messages got, of the latter part over the earlier, in a second of the run."""
         third = self.load.seconds / 3
-        due = np.concatenate([np.asarray(one.due) for one in self.reads]) - self.writes.began
-        age = np.concatenate([np.asarray(one.age) for one in self.reads])
+        due = np.concatenate([one.due for one in self.reads]) - self.writes.began
+        age = np.concatenate([one.age for one in self.reads])
         early, late = age[(due >= third) & (due < 2 * third)], age[due >= 2 * third]
         if not early.size or not late.size:
             return float("inf")
         return float((np.median(late) - np.median(early)) / third)
 
     def _settled(self, name: str) -> npt.NDArray[np.float64]:
-        due = np.concatenate([np.asarray(one.due) for one in self.reads])
-        values = np.concatenate([np.asarray(getattr(one, name)) for one in self.reads])
+        due = np.concatenate([one.due for one in self.reads])
+        values = np.concatenate([getattr(one, name) for one in self.reads])
         return cast("npt.NDArray[np.float64]", values[due >= self.writes.began + self.load.seconds / 5])
 
 

@@ -53,8 +53,8 @@ def upkeep(stage: Stage) -> tuple[float, float]:
 def tell(output: Output, turn: Turn, sizes_at: list[tuple[float, float]]) -> list[Bar]:
     """The last third over the one before; the first is for what has to fill up."""
     began, third = turn.writes.began, turn.load.seconds / 3
-    due = np.concatenate([np.asarray(one.due) for one in turn.reads]) - began
-    age = np.concatenate([np.asarray(one.age) for one in turn.reads])
+    due = np.concatenate([one.due for one in turn.reads]) - began
+    age = np.concatenate([one.age for one in turn.reads])
     before, last = (milliseconds(age[(due >= third * place) & (due < third * (place + 1))], 99) for place in (1, 2))
     output.figures["steady_p99_ms"], output.figures["steady_last_p99_ms"] = before, last
     largest = [

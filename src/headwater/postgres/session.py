@@ -183,7 +183,9 @@ class PreparedSession(Session):
     async def _run(self, statement: Statement[Row]) -> tuple[list[Row], int]:
         async with self._using() as connection, connection.cursor(binary=True, row_factory=statement.row_factory) as cursor:
             await cursor.execute(statement.query, statement.parameters)
-            return await cursor.fetchall() if cursor.description else [], cursor.rowcount
+            # What psycopg makes for its own description of the columns takes longer than to look.
+            has_rows = cursor.pgresult is not None and cursor.pgresult.nfields > 0
+            return await cursor.fetchall() if has_rows else [], cursor.rowcount
 
     async def _translated(self, error: psycopg.Error, connection: AsyncConnection) -> Exception:
         if error.sqlstate in _UNPREPARED and self._prepares:

@@ -98,6 +98,8 @@ class Rounds:
             while self._waiting:
                 asked, self._waiting = self._waiting, []
                 await self._round([one for one in asked if not one.answer.done()])
+                # Those who were answered, and are done with it at once, ask again in time for the next one.
+                await asyncio.sleep(0)
         finally:
             self._task = None
 

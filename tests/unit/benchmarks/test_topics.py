@@ -1,7 +1,7 @@
 """The benchmark of topics: what is offered, what counts as keeping up, and a reference that is what it says it is."""
 
 import statistics
-from array import array
+from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
@@ -42,8 +42,11 @@ def test_messages_have_the_size_of_the_original_and_say_when_they_were_due():
     assert {len(payload) for payload in payloads} == {1024}
     assert len(set(payloads)) == 100
     reads = Reads()
-    reads.note(payloads, [0.0] * 100)
-    assert set(reads.due) == {12.5}
+    reads.note(payloads + SMALL.payloads(13.5)[:50], datetime.now(UTC))
+    assert reads.due.tolist() == [12.5] * 100 + [13.5] * 50
+    assert reads.count == len(reads.age) == len(reads.server_age) == 150
+    assert (reads.due + reads.age).tolist() == pytest.approx([reads.ended] * 150)
+    assert 0 <= reads.server_age[0] < 60
 
 
 def test_as_coded_about_half_of_the_sleeps_of_the_reference_are_none_and_with_its_sleep_fixed_no_one_is():
@@ -57,8 +60,9 @@ def test_as_coded_about_half_of_the_sleeps_of_the_reference_are_none_and_with_it
 def turn(*, ages: list[float], written: int = 1_000, received: int | None = None) -> Turn:
     """One of a load of 1,000 messages in 10 seconds, one group of which received each with an age."""
     load = Load(writers=1, write_batch=1, groups=1, rate=100, seconds=10.0)
-    due = array("d", [number / 100 for number in range(len(ages))])
-    reads = Reads(due=due[:received], age=array("d", ages)[:received])
+    reads = Reads(count=len(ages[:received]))
+    for number, age in enumerate(ages[:received]):
+        reads.runs.extend((number / 100, age, age, 1))
     return Turn(load, Writes(count=written), [reads], Meter(10, 1, 0, 0, 0))
 
 

@@ -111,12 +111,12 @@ async def test_one_who_is_cancelled_ends_no_round_of_others():
 
 
 async def test_a_refused_commit_is_refused_for_its_own_member_only():
-    line = Line(LeaseLost("one of them"), [polled(0, 2, 3)], LeaseLost("this one"), [polled()])
+    line = Line(LeaseLost("one of them"), LeaseLost("this one"), [polled()], [polled(0, 2, 3)])
     read, refused, settled = await together(Rounds(line, 1, 1), Ask({2: 3}, 1, 1), Ask(settled=[PART]), Ask(settled=[OTHER]))
     assert offsets(read) == [(2, 3)]
     assert isinstance(refused, LeaseLost) and str(refused) == "this one"
     assert settled == Answer(7, is_paused=False, has_staged=False, frames=[])
-    assert [asked["settled"] for asked in line.asked] == ["{0,1}", None, "{0}", "{1}"]
+    assert [asked["settled"] for asked in line.asked] == ["{0,1}", "{0}", "{1}", None]
 
 
 async def test_the_only_commit_of_a_round_is_not_tried_again_when_it_is_refused():
