@@ -40,9 +40,9 @@ class Wake:
         self._rung.clear()
 
     def answered(self) -> None:
-        """What it took is time to leave others too: then polls have more to find, the busier the server is."""
+        """Others are left twice the time that it took: then polls have more to find, the busier the server is."""
         now = time.monotonic()
-        self._paused_until = max(self._began + self._least, now + min(now - self._began, self._longest))
+        self._paused_until = max(self._began + self._least, now + min(2 * (now - self._began), self._longest))
 
     def end(self, *, has_found: bool, is_coming: bool = False) -> None:
         """What is coming has rung already, and does not ring again when it is there."""
