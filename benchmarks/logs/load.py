@@ -92,7 +92,7 @@ class Writes:
 class Reads:
     """What the readers of a group received: when each message was due, and how old it was since then.
 
-    By the server's clock, it is as old as the oldest that came with it. Messages that were due at the same time and came
+    By the server's clock, it is as old as the first that came with it. Messages that were due at the same time and came
     together are noted together, so that it is the arms that are measured and not the notes.
     """
 
@@ -104,10 +104,10 @@ class Reads:
     ended: float = 0.0
     cpu_seconds: float = 0.0
 
-    def note(self, payloads: Sequence[bytes], oldest: datetime) -> None:
-        """Messages that came together, of which the first is as old as the server says."""
+    def note(self, payloads: Sequence[bytes], first: datetime) -> None:
+        """Messages that came together, and when the first of them was written, as the server says."""
         now = self.ended = time.time()
-        server_age = now - oldest.timestamp()
+        server_age = now - first.timestamp()
         for head, count in Counter(map(_HEAD, payloads)).items():
             (due,) = _DUE.unpack(head)
             self.runs.extend((due, now - due, server_age, count))

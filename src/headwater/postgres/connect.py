@@ -7,14 +7,17 @@ An empty string means: everything from the environment. No password ever reaches
 import asyncio
 import logging
 import re
+import select
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import PQGen
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.waiting import Ready, Wait
 
 from headwater.errors import ConnectionLost, HeadwaterError, SettingsError, SourceError
 from headwater.model import Lsn
@@ -27,8 +30,11 @@ AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
 # A server that does not answer is given up after this many seconds, so that a reconnect loop can say so.
 _CONNECT_SECONDS = 10
 
-# To bring to its end what nobody wants any more. A server that is there answers sooner; from another one nothing is left.
+# To bring to its end what nobody wants any more. A server that is there answers sooner, and no other has a connection of it.
 _GIVE_UP_SECONDS = 1.0
+
+# Parts of an answer that are read in one turn of the event loop: some megabytes, so that others have their turn too.
+_READS = 64
 
 # Connection failures carry no SQLSTATE, so the server's words are all there is to tell a wrong password from a server
 # that is starting up. What matches none of these is taken for passing trouble, which a retry may cure.
@@ -46,8 +52,8 @@ _REFUSALS = (
 
 
 class _AsyncConnection(psycopg.AsyncConnection[Any]):
-    async def wait(self, *args: Any, **options: Any) -> Any:
-        """As psycopg has it, but that nothing hides a cancellation.
+    async def wait(self, gen: PQGen[Any], *args: Any, **options: Any) -> Any:
+        """As psycopg has it, but that nothing hides a cancellation, and that is not waited for what is there.
 
         It waits for the server once more when it is cancelled; if the connection is lost then, that is what it raises, and
         one who goes on after a lost connection would never end.
@@ -55,11 +61,33 @@ class _AsyncConnection(psycopg.AsyncConnection[Any]):
         task = cast("asyncio.Task[object]", asyncio.current_task())
         before = task.cancelling()
         try:
-            return await super().wait(*args, **options)
+            return await super().wait(_eager(gen, self.pgconn.socket), *args, **options)
         except psycopg.Error as exc:
             if task.cancelling() > before:
                 raise asyncio.CancelledError from exc
             raise
+
+
+def _eager(gen: PQGen[Any], fileno: int) -> PQGen[Any]:
+    """A generator of psycopg that goes on at once where its socket has something to read.
+
+    Of a large answer the next part mostly has come while one was dealt with, and a turn of the event loop costs more than
+    that part.
+    """
+    socket = select.poll()
+    socket.register(fileno, select.POLLIN)
+    reads = 0
+    try:
+        wanted = next(gen)
+        while True:
+            if wanted == Wait.R and reads < _READS and socket.poll(0):
+                reads += 1
+                wanted = gen.send(Ready.R)
+            else:
+                reads = 0
+                wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        return end.value
 
 
 class _LsnLoader(Loader):

@@ -75,6 +75,11 @@ class Session:
 
         return await persist(attempt, lambda: min(until, self._ends_at), self._name)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has no connection, and makes one when it is used."""
+        return self._connection is None or self._connection.closed
+
     def end_within(self, seconds: float) -> None:
         """Ask nothing again after that time."""
         self._ends_at = min(self._ends_at, time.monotonic() + seconds)
@@ -159,19 +164,29 @@ class PreparedSession(Session):
     def __init__(self, url: str, application_name: str, answer_within: timedelta) -> None:
         super().__init__(url, application_name, answer_within)
         self._opening = asyncio.Lock()
-        self._prepares = True
+        self.prepares = True
 
     async def opened(self) -> AsyncConnection:
         async with self._opening:
             known = self._connection
             connection = await super().opened()
-            if self._prepares and connection is not known:
+            if self.prepares and connection is not known:
                 connection.prepare_threshold = 1
                 # psycopg counts names from 0, and behind a pooler those of another client may be in the same session: then
                 # this one would run that one's statement, if it takes as many parameters. It has no other way to say so; a
                 # release that counts otherwise would ignore it.
                 connection._prepared._prepared_idx = random.getrandbits(48)
             return connection
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[AsyncConnection]:
+        async with super().opening() as connection:
+            # What is run once need not be prepared, and behind a pooler it may fail before anything is known of that.
+            threshold, connection.prepare_threshold = connection.prepare_threshold, None
+            try:
+                yield connection
+            finally:
+                connection.prepare_threshold = threshold
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:
         return (await self._run(statement))[0]
@@ -188,8 +203,8 @@ class PreparedSession(Session):
             return await cursor.fetchall() if has_rows else [], cursor.rowcount
 
     async def _translated(self, error: psycopg.Error, connection: AsyncConnection) -> Exception:
-        if error.sqlstate in _UNPREPARED and self._prepares:
-            self._prepares = False
+        if error.sqlstate in _UNPREPARED and self.prepares:
+            self.prepares = False
             await self._discard(connection)
             return ConnectionLost("the server does not keep prepared statements; they are not used any more")
         return await super()._translated(error, connection)

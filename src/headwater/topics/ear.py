@@ -26,8 +26,12 @@ class Ear:
 
     async def remove(self, wake: Wake) -> None:
         self._wakes.remove(wake)
-        if not self._wakes and self._task is not None:
-            task, self._task = self._task, None
+        if not self._wakes:
+            await self.close()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""The connection of a member of a group, which reads ahead, commits and renews its lease on it."""
+"""A connection of a line, by which members of groups read, commit and renew their leases."""
 
 from datetime import timedelta
 from typing import Final
@@ -19,8 +19,9 @@ class GroupSession(PreparedSession):
 
     _tables, _own_error = "topics", TopicError
 
-    def __init__(self, url: str, answer_within: timedelta) -> None:
+    def __init__(self, url: str, answer_within: timedelta, *, prepares: bool) -> None:
         super().__init__(url, "headwater subscriber", answer_within)
+        self.prepares = prepares
 
     def _missing(self) -> HeadwaterError:
         return no_topics()

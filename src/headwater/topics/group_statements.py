@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Final
 from uuid import UUID
 
-from headwater.postgres.statements import Query, Statement, load
-from headwater.topics.statements import LogRow
+from headwater.postgres.statements import Statement, load
+from headwater.topics.statements import LogRow, of_topic
 from headwater.topics.window import Part
 
 SQL: Final = load("headwater.topics", "sql/groups.sql")
@@ -228,7 +227,7 @@ def poll(  # noqa: PLR0913 - what is wanted, and what is committed
 ) -> Statement[Polled]:
     """Wanted are: who asks, partition, next offset, how many messages and how many bytes."""
     asks, partitions, offsets, mosts, most_bytes = zip(*wanted, strict=True) if wanted else ((),) * 5
-    return _of_topic("poll", topic_id).bind(
+    return of_topic(SQL["poll"], topic_id).bind(
         Polled,
         topic_id=topic_id,
         group_id=group_id,
@@ -246,7 +245,7 @@ def poll(  # noqa: PLR0913 - what is wanted, and what is committed
 
 
 def look(topic_id: int, group_id: int, member: UUID, known: Sequence[tuple[int, int]]) -> Statement[Looked]:
-    return _of_topic("look", topic_id).bind(Looked, topic_id=topic_id, group_id=group_id, member=member, **_pairs(known))
+    return of_topic(SQL["look"], topic_id).bind(Looked, topic_id=topic_id, group_id=group_id, member=member, **_pairs(known))
 
 
 def claim(  # noqa: PLR0913 - what is wanted, and how much of it
@@ -274,7 +273,7 @@ def claim(  # noqa: PLR0913 - what is wanted, and how much of it
 
 
 def read_range(topic_id: int, partition: int, first_offset: int, last_offset: int) -> Statement[LogRow]:
-    return _of_topic("read_range", topic_id).bind(
+    return of_topic(SQL["read_range"], topic_id).bind(
         LogRow, partition=partition, first_offset=first_offset, last_offset=last_offset
     )
 
@@ -362,8 +361,3 @@ def _array(numbers: Iterable[int]) -> str:
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
     return {"partitions": [partition for partition, _ in pairs], "firsts": [first for _, first in pairs]}
-
-
-@cache
-def _of_topic(name: str, topic_id: int) -> Query:
-    return Query(name, SQL[name].text.replace("topic_log_0", f"topic_log_{int(topic_id)}"))

@@ -1,5 +1,6 @@
 """A line to a database, which the subscribers of an event loop share: connections, rounds and ears."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,9 +8,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from headwater.errors import ConnectionLost
+from headwater.errors import HeadwaterError
 from headwater.postgres.connect import AsyncConnection
 from headwater.postgres.statements import Statement
+from headwater.topics import statements
 from headwater.topics.ear import Ear
 from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Group
@@ -22,6 +24,8 @@ Row = TypeVar("Row")
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
 # How long a connection is kept that nobody has used: members renew their leases, and do other things, now and again.
 _KEPT_SECONDS: Final = 60.0
+# For a commit that is under way when it is closed.
+_END_SECONDS: Final = 1.0
 
 
 class Line:
@@ -36,7 +40,11 @@ class Line:
         self.url, self._listen_url = url, listen_url or url
         # With the time of their last use: what was used last is used next, and the first of them may not be needed any more.
         self._kept: list[tuple[GroupSession, float]] = []
+        self._used: set[GroupSession] = set()
+        # Not behind a pooler that does not know of prepared statements, as the first connection finds out.
+        self._prepares = True
         self._rounds: dict[int, Rounds] = {}
+        self._numbering: dict[int, asyncio.Task[list[int]]] = {}
         self._ears: dict[int, Ear] = {}
         self._is_closed = False
 
@@ -48,16 +56,19 @@ class Line:
     ) -> None:
         await self.close()
 
-    def again(self) -> "Line":
-        """Another one to the same place."""
-        return Line(self.url, self._listen_url)
-
     async def close(self) -> None:
-        """At once; whoever still uses it gets TopicError."""
-        self._is_closed = True
-        for rounds in self._rounds.values():
-            await rounds.close()
-        await self._drop(time.monotonic())
+        """What is under way has a second to come to its end; whoever still uses it then gets TopicError."""
+        rounds, ears = list(self._rounds.values()), list(self._ears.values())
+        try:
+            await asyncio.gather(*(one.drain(_END_SECONDS) for one in rounds), *(ear.close() for ear in ears))
+        finally:
+            self._is_closed = True
+            # Who is cancelled would wait for the server once more, which may be out of reach.
+            for session in self._used:
+                session.end_within(0)
+                session.hang_up()
+            await asyncio.gather(*(one.close() for one in rounds))
+            await self._drop(time.monotonic())
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:
         async with self._session() as session:
@@ -83,6 +94,17 @@ class Line:
         """Those of a group, for all its members on this line."""
         return self._rounds.setdefault(group.id, Rounds(self, topic.id, group.id))
 
+    async def number(self, topic: Topic) -> bool:
+        """Give offsets to what was appended in transactions, once for all who see that there is something.
+
+        Whether there was, and it was us who did.
+        """
+        task = self._numbering.get(topic.id)
+        if task is None:
+            task = self._numbering[topic.id] = asyncio.create_task(self.fetch(statements.number_staged(topic.id)))
+            task.add_done_callback(lambda _: self._numbering.pop(topic.id))
+        return (await asyncio.shield(task))[0] > 0
+
     def ear(self, topic: Topic) -> Ear:
         """That for the bell of a topic, for all who read it on this line."""
         return self._ears.setdefault(topic.id, Ear(self._listen_url, topic.id))
@@ -91,17 +113,35 @@ class Line:
     async def _session(self) -> AsyncIterator[GroupSession]:
         if self._is_closed:
             raise closed()
-        session = self._kept.pop()[0] if self._kept else GroupSession(self.url, _ANSWER_WITHIN)
+        await self._drop(self._too_old)
+        session = self._kept.pop()[0] if self._kept else GroupSession(self.url, _ANSWER_WITHIN, prepares=self._prepares)
+        self._used.add(session)
         try:
             yield session
-        except ConnectionLost:
-            # Whatever has cut one has most likely cut the others too.
-            await self._drop(time.monotonic())
+        except HeadwaterError:
+            if session.is_lost:
+                # Whatever has cut one has most likely cut the others too, and a pooler is the same for all.
+                self._prepares = self._prepares and session.prepares
+                await self._drop(time.monotonic())
+            self._keep(session)
             raise
+        except BaseException:
+            # One whose statement was broken off may be in the middle of it.
+            await session.close()
+            raise
+        else:
+            self._keep(session)
         finally:
-            now = time.monotonic()
-            self._kept.append((session, now))
-            await self._drop(now if self._is_closed else now - _KEPT_SECONDS)
+            self._used.discard(session)
+            await self._drop(self._too_old)
+
+    @property
+    def _too_old(self) -> float:
+        """The last use of what is not kept any longer."""
+        return time.monotonic() - (0.0 if self._is_closed else _KEPT_SECONDS)
+
+    def _keep(self, session: GroupSession) -> None:
+        self._kept.append((session, time.monotonic()))
 
     async def _drop(self, before: float) -> None:
         """Close what was not used since a time."""

@@ -16,7 +16,7 @@ from headwater.topics.holding import Holding
 from headwater.topics.line import Line
 from headwater.topics.member import Member, gone
 from headwater.topics.message import Message
-from headwater.topics.reader import Found, number_staged
+from headwater.topics.reader import Found
 from headwater.topics.rounds import Answer, Ask
 from headwater.topics.statements import LogRow
 from headwater.topics.subscribe_settings import SubscriberSettings
@@ -68,12 +68,14 @@ class Owned:
             raise gone(self._group)
         self._seen, self._is_paused = answer.generation, answer.is_paused
         found = await self._add(answer.frames)
-        if answer.has_staged and await number_staged(self._line, self._topic):
+        if answer.has_staged and await self._line.number(self._topic):
             return Found.MORE
         if self._is_paused:
             return Found.NOTHING
         share = self._share(self._settings.max_messages)
-        self._has_more = any(one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values())
+        self._has_more = answer.is_cut or any(
+            one.owed_since is None and len(one.buffer) >= share for one in self._holdings.values()
+        )
         if self._has_more:
             return Found.MORE
         if answer.has_staged:
@@ -162,7 +164,8 @@ class Owned:
 
     async def _commit(self, parts: Sequence[Part]) -> None:
         waits = self._settings.commit_waits or self._settings.is_at_most_once
-        await self._rounds.insist(Ask(settled=parts, waits=waits), self._settings.lease)
+        if await self._rounds.insist(Ask(settled=parts, waits=waits), self._settings.lease) is None:
+            raise self._dropped()
         self._committed(parts)
 
     async def _commit_and_read(self, parts: Sequence[Part]) -> None:
@@ -171,6 +174,8 @@ class Owned:
         self._wake.begin()
         answer = await self._rounds.insist(self._polling(parts), self._settings.lease)
         self._wake.answered()
+        if answer is None:
+            raise self._dropped()
         self._committed(parts)
         # If partitions have changed hands meanwhile, it was read from where nobody goes on.
         self._carried = answer if held is self._holdings else None
@@ -183,6 +188,9 @@ class Owned:
             if one.owed_since is None and len(one.buffer) < share
         }
         return Ask(wanted, share, share_bytes, settled, self._settings.commit_waits)
+
+    def _dropped(self) -> LeaseLost:
+        return LeaseLost(f"group {self._group.name!r} of topic {self._group.topic!r} was dropped; nothing was committed")
 
     def _committed(self, parts: Sequence[Part]) -> None:
         self._doubts = [doubt for doubt in self._doubts if doubt.parts is not parts]

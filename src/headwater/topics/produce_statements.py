@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 from uuid import UUID
 
-from headwater.postgres.statements import Query, Statement, load
+from headwater.postgres.statements import Statement, load
 from headwater.topics.frame import Framed
-from headwater.topics.statements import frame_columns
+from headwater.topics.statements import frame_columns, of_topic
 
 SQL: Final = load("headwater.topics", "sql/produce.sql")
 
@@ -27,16 +26,10 @@ class Appended:
 def append_batch(
     topic_id: int, partitions: Sequence[int], frames: Sequence[Framed], producer: UUID, sequence: int
 ) -> Statement[Appended]:
-    return _append_batch(topic_id).bind(
+    return of_topic(SQL["append_batch"], topic_id).bind(
         Appended, topic_id=topic_id, producer=producer, sequence=sequence, **frame_columns(partitions, frames)
     )
 
 
 def ring_aside(topic_id: int, partitions: Iterable[int]) -> Statement[bool]:
     return SQL["ring_aside"].bind(bool, topic_id=topic_id, partitions=",".join(str(one) for one in partitions))
-
-
-@cache
-def _append_batch(topic_id: int) -> Query:
-    """With the function of the topic."""
-    return Query("append_batch", SQL["append_batch"].text.replace("topic_log_0", f"topic_log_{int(topic_id)}"))

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
-from headwater.topics import statements
 from headwater.topics.batch import Giver
-from headwater.topics.line import Line
-from headwater.topics.topic import Topic
 from headwater.topics.window import Part
 
 
@@ -37,9 +34,3 @@ class Reader(Giver, Protocol):
 
     async def leave(self) -> None:
         """Give everything up for others; what was not committed stays so."""
-
-
-async def number_staged(line: Line, topic: Topic) -> bool:
-    """Give offsets to what was appended in transactions; whether there was something, and it was us who did."""
-    (numbered,) = await line.fetch(statements.number_staged(topic.id))
-    return numbered > 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +20,8 @@ from headwater.topics.window import Part
 
 Row = TypeVar("Row")
 
-# What one round brings: enough that its round trip does not count, and little enough that nobody waits long for another's.
+# What one round brings, but for frames that are larger than their share: enough that its round trip does not count, and
+# little enough that nobody waits long for another's.
 _ROUND_BYTES: Final = 16 << 20
 
 
@@ -43,6 +45,8 @@ class Answer:
     is_paused: bool
     has_staged: bool
     frames: Sequence[LogRow]
+    # Whether there may be more than these, for they were too large.
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +70,16 @@ class Rounds:
         self._task: asyncio.Task[None] | None = None
         # Of those who are asked for alone.
         self._alone: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def ask(self, ask: Ask) -> Answer | None:
         """What was asked for, when it is committed; None if the group is gone. A commit that comes too late is LeaseLost."""
+        if self._is_closed:
+            raise closed()
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Asked(ask, answer))
-        if self._task is None:
+        # One that was cancelled before it began has not said that it is gone.
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"rounds of group {self._group_id}")
         found: Answer | None = await answer
         return found
@@ -85,19 +93,31 @@ class Rounds:
 
         return await persist(attempt, lambda: until, "headwater subscriber")
 
+    async def drain(self, seconds: float) -> None:
+        """Take no more, and have what was asked for come to its end, for so long."""
+        self._is_closed = True
+        if tasks := self._tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
     async def close(self) -> None:
         """End what is under way; who still waits for it gets TopicError."""
-        tasks = [*self._alone, *([self._task] if self._task is not None else [])]
+        self._is_closed = True
+        tasks = self._tasks
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         _fail(self._waiting, closed())
 
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._alone, *([self._task] if self._task is not None else [])]
+
     async def _run(self) -> None:
         try:
             while self._waiting:
-                asked, self._waiting = self._waiting, []
-                await self._round([one for one in asked if not one.answer.done()])
+                asked, self._waiting = [one for one in self._waiting if not one.answer.done()], []
+                if asked:
+                    await self._round(asked)
                 # Those who were answered, and are done with it at once, ask again in time for the next one.
                 await asyncio.sleep(0)
         finally:
@@ -111,12 +131,15 @@ class Rounds:
             raise
         except Exception as exc:  # noqa: BLE001 - it is for those who have asked
             settling = [one for one in asked if one.ask.settled]
-            is_refused = isinstance(exc, LeaseLost) and len(settling) > 1
-            if waits_for_others or not (is_refused or _is_busy(exc)):
+            if waits_for_others or not settling or not (isinstance(exc, LeaseLost) or _is_busy(exc)):
                 _fail(asked, exc)
                 return
-            # Whose commit is refused, or has to wait for a transaction of an application, is not known: each by itself.
+            # Those who only read have nothing to do with it.
             self._waiting[:0] = [one for one in asked if not one.ask.settled]
+            if isinstance(exc, LeaseLost) and len(settling) == 1:
+                _fail(settling, exc)
+                return
+            # Whose commit is refused, or has to wait for a transaction of an application, is not known: each by itself.
             for one in settling:
                 self._ask_alone(one)
         else:
@@ -142,24 +165,28 @@ class Rounds:
                 self._topic_id,
                 self._group_id,
                 wanted,
-                [part for ask in asks for part in ask.settled],
+                # In one order by all, as far as that goes, so that no two wait for each other.
+                sorted((part for ask in asks for part in ask.settled), key=lambda part: part.partition),
                 waits=any(ask.waits for ask in asks),
                 waits_for_others=waits_for_others,
             )
         )
-        return _shares(rows, len(asks))
+        return _shares(rows, [min(ask.most_bytes, limit) for ask in asks])
 
 
-def _shares(rows: Sequence[Polled], count: int) -> list[Answer | None]:
-    """What is whose. Pure."""
+def _shares(rows: Sequence[Polled], limits: Sequence[int]) -> list[Answer | None]:
+    """What is whose, of as many bytes from a partition at the most. Pure."""
     if not rows:
-        return [None] * count
-    frames: list[list[LogRow]] = [[] for _ in range(count)]
+        return [None] * len(limits)
+    frames: list[list[LogRow]] = [[] for _ in limits]
+    sizes: Counter[tuple[int, int]] = Counter()
     for row in rows:
         if row.ask is not None:
             frames[row.ask].append(LogRow(row.partition, row.last_offset, row.count, row.codec, row.created_at, row.frame))
+            sizes[row.ask, row.partition] += len(row.frame)
+    cut = {ask for (ask, _), size in sizes.items() if size >= limits[ask]}
     head = rows[0]
-    return [Answer(head.generation, head.is_paused, head.has_staged, one) for one in frames]
+    return [Answer(head.generation, head.is_paused, head.has_staged, one, ask in cut) for ask, one in enumerate(frames)]
 
 
 def closed() -> TopicError:
@@ -170,6 +197,8 @@ def _fail(asked: Sequence[_Asked], error: Exception) -> None:
     for one in asked:
         if not one.answer.done():
             one.answer.set_exception(error)
+            # Asked for here, so that nobody is blamed for not asking who was cancelled in the same moment.
+            one.answer.exception()
 
 
 def _is_busy(error: Exception) -> bool:

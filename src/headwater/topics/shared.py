@@ -15,7 +15,7 @@ from headwater.topics.group_statements import Claim, Group
 from headwater.topics.line import Line
 from headwater.topics.member import Member, gone
 from headwater.topics.message import Message
-from headwater.topics.reader import Found, number_staged
+from headwater.topics.reader import Found
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import Topic
 from headwater.topics.wake import Wake
@@ -65,7 +65,7 @@ class Shared:
             raise gone(self._group)
         (looked,) = rows
         self._is_paused = looked.is_paused
-        if looked.has_staged and await number_staged(self._line, self._topic):
+        if looked.has_staged and await self._line.number(self._topic):
             return Found.MORE
         if looked.is_paused:
             return Found.NOTHING

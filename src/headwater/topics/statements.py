@@ -82,7 +82,7 @@ def hold_partitions(topic_id: int, partitions: Iterable[int]) -> Statement[bool]
 
 def append_held(topic_id: int, partitions: Sequence[int], frames: Sequence[Framed]) -> Statement[Sequence[int]]:
     """Gives one row: the first offset of each frame."""
-    return of_topic("append_held", topic_id).bind(list, **frame_columns(partitions, frames))
+    return of_topic(SQL["append_held"], topic_id).bind(list, **frame_columns(partitions, frames))
 
 
 def has_staged(topic_id: int) -> Statement[bool]:
@@ -103,13 +103,15 @@ def read_bounds(topic_id: int) -> Statement[Bounds]:
 
 def read_frames(topic_id: int, partitions: Sequence[int], offsets: Sequence[int], limit: int) -> Statement[LogRow]:
     """From an offset of each partition on, at most so many of each."""
-    return of_topic("read_frames", topic_id).bind(LogRow, partitions=list(partitions), offsets=list(offsets), limit=limit)
+    return of_topic(SQL["read_frames"], topic_id).bind(
+        LogRow, partitions=list(partitions), offsets=list(offsets), limit=limit
+    )
 
 
 @cache
-def of_topic(name: str, topic_id: int) -> Query:
-    """A query of the file with the log of a topic in place of `topic_log_0`."""
-    return Query(name, SQL[name].text.replace("topic_log_0", f"topic_log_{int(topic_id)}"))
+def of_topic(query: Query, topic_id: int) -> Query:
+    """With the log of a topic in place of `topic_log_0`."""
+    return Query(query.name, query.text.replace("topic_log_0", f"topic_log_{int(topic_id)}"))
 
 
 def frame_columns(partitions: Sequence[int], frames: Sequence[Framed]) -> dict[str, object]:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self, cast
@@ -53,8 +53,8 @@ class Subscriber:
         self._topic, self._group, self._settings = topic, group, settings or SubscriberSettings()
         if isinstance(url, Line) and listen_url is not None:
             raise SettingsError("a line has a listen_url of its own; give it to the Line")
-        self._owns_line = not isinstance(url, Line)
-        self._line = Line(url, listen_url) if isinstance(url, str) else url
+        self._url, self._listen_url = url, listen_url
+        self._line = url if isinstance(url, Line) else Line(url, listen_url)
         self._wake = Wake(self._settings, self._concerns)
         self._reader: Reader | None = None
         self._ear: Ear | None = None
@@ -92,18 +92,20 @@ class Subscriber:
         it is only said.
         """
         failures = 0
-        async for batch in self:
-            try:
-                await handler(batch)
-                await batch.commit()
-                failures = 0
-            except LeaseLost as exc:
-                _log.warning("a batch was not committed: %s", exc)
-            except Exception as exc:  # noqa: BLE001 - whatever it is, others have their turn
-                failures += 1
-                _log.warning("a batch of topic %r failed in group %r", self._topic, self._group, exc_info=exc)
-                await self._failed(batch, f"{type(exc).__name__}: {exc}")
-                await asyncio.sleep(_FAILED.after(failures, random.random()).total_seconds())
+        # Closed when this ends, and not when it is collected: others may close the line next.
+        async with aclosing(cast("AsyncGenerator[Batch]", aiter(self))) as batches:
+            async for batch in batches:
+                try:
+                    await handler(batch)
+                    await batch.commit()
+                    failures = 0
+                except LeaseLost as exc:
+                    _log.warning("a batch was not committed: %s", exc)
+                except Exception as exc:  # noqa: BLE001 - whatever it is, others have their turn
+                    failures += 1
+                    _log.warning("a batch of topic %r failed in group %r", self._topic, self._group, exc_info=exc)
+                    await self._failed(batch, f"{type(exc).__name__}: {exc}")
+                    await asyncio.sleep(_FAILED.after(failures, random.random()).total_seconds())
 
     async def close(self) -> None:
         """Give everything up for others, at once; what was not committed stays so."""
@@ -123,13 +125,13 @@ class Subscriber:
         except (HeadwaterError, TimeoutError) as exc:
             _log.warning("a member could not leave its group, and is gone when its lease ends: %s", exc)
         finally:
-            if self._owns_line:
+            if self._line is not self._url:
                 await self._line.close()
 
     async def _open(self) -> None:
-        if self._owns_line:
+        if isinstance(self._url, str):
             # One that was closed may be opened again.
-            self._line = self._line.again()
+            self._line = Line(self._url, self._listen_url)
         async with self._line.opening() as connection:
             topic = await find(connection, self._topic)
             group = await open_group(connection, topic, self._group, self._settings.mode, self._settings.start)

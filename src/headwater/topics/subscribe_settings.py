@@ -40,7 +40,7 @@ class SubscriberSettings:
     poll_longest: timedelta = timedelta(milliseconds=500)
     # So often something is given out without a commit before its messages go out one by one; what fails then is dead.
     max_attempts: int = 5
-    # Woken by LISTEN, on a connection of its own, which must not go through a pooler in transaction mode.
+    # Woken by LISTEN, on one more connection of the line, which must not go through a pooler in transaction mode.
     listens: bool = True
     # Whether a commit waits for the disk. Without, it costs no flush; a crash of the server, not of a member, gives out
     # again what was committed in the last second before it.
