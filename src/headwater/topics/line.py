@@ -17,6 +17,7 @@ from headwater.topics.group_session import GroupSession
 from headwater.topics.group_statements import Group
 from headwater.topics.rounds import Rounds, closed
 from headwater.topics.topic import Topic
+from headwater.topics.upkeep import Upkeep
 
 Row = TypeVar("Row")
 
@@ -44,6 +45,7 @@ class Line:
         # Not behind a pooler that does not know of prepared statements, as the first connection finds out.
         self._prepares = True
         self._rounds: dict[int, Rounds] = {}
+        self._upkeeps: dict[int, asyncio.Task[None]] = {}
         self._numbering: dict[int, asyncio.Task[list[int]]] = {}
         self._ears: dict[int, Ear] = {}
         self._is_closed = False
@@ -59,6 +61,8 @@ class Line:
     async def close(self) -> None:
         """What is under way has a second to come to its end; whoever still uses it then gets TopicError."""
         rounds, ears = list(self._rounds.values()), list(self._ears.values())
+        for task in self._upkeeps.values():
+            task.cancel()
         try:
             await asyncio.gather(*(one.drain(_END_SECONDS) for one in rounds), *(ear.close() for ear in ears))
         finally:
@@ -67,7 +71,7 @@ class Line:
             for session in self._used:
                 session.end_within(0)
                 session.hang_up()
-            await asyncio.gather(*(one.close() for one in rounds))
+            await asyncio.gather(*(one.close() for one in rounds), *self._upkeeps.values(), return_exceptions=True)
             await self._drop(time.monotonic())
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]:
@@ -104,6 +108,12 @@ class Line:
             task = self._numbering[topic.id] = asyncio.create_task(self.fetch(statements.number_staged(topic.id)))
             task.add_done_callback(lambda _: self._numbering.pop(topic.id))
         return (await asyncio.shield(task))[0] > 0
+
+    def look_after(self, topic: Topic, every: timedelta) -> None:
+        """See to the segments of a topic from now on, if that is not done already."""
+        if topic.id not in self._upkeeps:
+            upkeep = Upkeep(self.url, topic.name, every)
+            self._upkeeps[topic.id] = asyncio.create_task(upkeep.run(), name=f"upkeep of {topic.name}")
 
     def ear(self, topic: Topic) -> Ear:
         """That for the bell of a topic, for all who read it on this line."""

@@ -22,7 +22,6 @@ from headwater.topics.reader import Found, Reader
 from headwater.topics.shared import Shared
 from headwater.topics.subscribe_settings import SubscriberSettings
 from headwater.topics.topic import find
-from headwater.topics.upkeep import Upkeep
 from headwater.topics.wake import Wake
 from headwater.topics.window import Part
 
@@ -145,8 +144,7 @@ class Subscriber:
             self._ear = self._line.ear(topic)
             self._ear.add(self._wake)
         if self._settings.maintain_every is not None:
-            upkeep = Upkeep(self._line.url, self._topic, self._settings.maintain_every)
-            self._tasks.append(asyncio.create_task(upkeep.run(), name=f"upkeep of {self._topic}"))
+            self._line.look_after(topic, self._settings.maintain_every)
 
     def _concerns(self, partitions: Sequence[int]) -> bool:
         return self._reader is not None and self._reader.concerns(partitions)
