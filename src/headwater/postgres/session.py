@@ -154,11 +154,15 @@ class Session:
         return SchemaError(f"this database has no tables of {self._tables}; make them first")
 
 
+class _Unprepared(ConnectionLost):
+    """A statement was not run, since it was to have been prepared and is not."""
+
+
 class PreparedSession(Session):
     """For several tasks, one after the other; rows come in binary form.
 
     Statements are prepared, which spares their planning. Behind a pooler that does not know of prepared statements, the
-    first failure ends that, and is as a lost connection.
+    first failure ends that, and is not noticed otherwise.
     """
 
     def __init__(self, url: str, application_name: str, answer_within: timedelta) -> None:
@@ -196,6 +200,13 @@ class PreparedSession(Session):
         return (await self._run(statement))[1]
 
     async def _run(self, statement: Statement[Row]) -> tuple[list[Row], int]:
+        try:
+            return await self._attempt(statement)
+        except _Unprepared:
+            # Nothing was done.
+            return await self._attempt(statement)
+
+    async def _attempt(self, statement: Statement[Row]) -> tuple[list[Row], int]:
         async with self._using() as connection, connection.cursor(binary=True, row_factory=statement.row_factory) as cursor:
             await cursor.execute(statement.query, statement.parameters)
             # What psycopg makes for its own description of the columns takes longer than to look.
@@ -206,7 +217,7 @@ class PreparedSession(Session):
         if error.sqlstate in _UNPREPARED and self.prepares:
             self.prepares = False
             await self._discard(connection)
-            return ConnectionLost("the server does not keep prepared statements; they are not used any more")
+            return _Unprepared("the server does not keep prepared statements; they are not used any more")
         return await super()._translated(error, connection)
 
 

@@ -130,8 +130,7 @@ class Line:
             yield session
         except HeadwaterError:
             if session.is_lost:
-                # Whatever has cut one has most likely cut the others too, and a pooler is the same for all.
-                self._prepares = self._prepares and session.prepares
+                # Whatever has cut one has most likely cut the others too.
                 await self._drop(time.monotonic())
             self._keep(session)
             raise
@@ -151,6 +150,8 @@ class Line:
         return time.monotonic() - (0.0 if self._is_closed else _KEPT_SECONDS)
 
     def _keep(self, session: GroupSession) -> None:
+        # A pooler is the same for all.
+        self._prepares = self._prepares and session.prepares
         self._kept.append((session, time.monotonic()))
 
     async def _drop(self, before: float) -> None:

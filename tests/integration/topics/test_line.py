@@ -1,8 +1,9 @@
 """Subscribers that share a line: what they share, and that none of them holds up or harms another."""
 
 import asyncio
+import time
+from collections import Counter
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
@@ -10,12 +11,25 @@ import pytest
 from headwater import topics
 from headwater.errors import ConnectionLost, LeaseLost, SettingsError, TopicError
 from headwater.postgres.connect import connect
+from headwater.postgres.statements import parse
 from headwater.topics import Line, Message, Producer, Subscriber
 from headwater.topics import line as lines
 from headwater.topics.message import partition_of
+from tests.pooler import pooler
 from tests.proxy import Proxy
 from tests.subscribing import Reading, numbers, owners, quick, reading, until
 
+SQL = parse("""
+-- name: sleep
+select pg_sleep(60) is null;
+
+-- name: one
+select 1;
+""")
+SLEEP, ONE = SQL["sleep"].bind(bool), SQL["one"].bind(int)
+SLEEPING = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
+WAITING = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%topic_settle_1%'"
+LISTENING = "select 1 from pg_stat_activity where application_name = 'headwater bell' and query ilike '%listen%'"
 CONNECTIONS = "select count(*) from pg_stat_activity where application_name = %s"
 # Two keys that lead to the two partitions.
 KEYS = [next(key for key in map(str, range(100)) if partition_of(key.encode(), 2) == one) for one in (0, 1)]
@@ -65,24 +79,50 @@ async def test_commits_of_several_members_are_one_statement(topics_url, connecti
 
 async def test_many_subscribers_share_a_few_connections_and_one_listener(topics_url, connection, monkeypatch):
     monkeypatch.setattr(lines, "_KEPT_SECONDS", 0.2)
-    topics.create_sync(connection, "wide", partitions=8)
-    async with Line(topics_url) as line, AsyncExitStack() as stack:
-        for _ in range(8):
-            await stack.enter_async_context(reading(line, "wide", "billing"))
-        for _ in range(4):
-            await stack.enter_async_context(reading(line, "wide", "shipping"))
-        members = asyncio.gather(*(reading_all(line, "wide") for _ in range(4)))
+    wide = topics.create_sync(connection, "wide", partitions=8)
+    got: Counter[str] = Counter()
+
+    async def read(group):
+        async with Subscriber(line, "wide", group, quick()) as subscriber:
+            async for batch in subscriber:
+                got[group] += len(batch)
+                await batch.commit()
+
+    async with Line(topics_url) as line:
+        members = [asyncio.create_task(read(group)) for group in ("billing",) * 8 + ("shipping",) * 4]
+        await until(lambda: None not in owners(connection).values() and len(set(owners(connection).values())) == 8)
         await until(lambda: count(connection, "headwater bell") == 1)
         await until(lambda: count(connection, "headwater subscriber") <= 3)
-        members.cancel()
-        await asyncio.gather(members, return_exceptions=True)
+        most = 0
+        for number in range(20):
+            topics.append_sync(connection, wide, [Message(number, key=str(key)) for key in range(10)])
+            await asyncio.sleep(0.01)
+            most = max(most, count(connection, "headwater subscriber"))
+        await until(lambda: got == {"billing": 200, "shipping": 200})
+        # Those of two groups, and one that gives offsets; members exchange partitions now and again.
+        assert most <= 6
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
     await until(lambda: count(connection, "headwater subscriber") + count(connection, "headwater bell") == 0)
 
 
-async def reading_all(line, topic):
-    async with Subscriber(line, topic, "others", quick()) as subscriber:
-        async for batch in subscriber:
-            await batch.commit()
+async def test_what_was_staged_is_numbered_once_for_all_members(topics_url, connection, orders, monkeypatch):
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        members = await each_with_one(connection, stack, line)
+        asked = Mock(wraps=line.fetch)
+        monkeypatch.setattr(line, "fetch", asked)
+        held = await stack.enter_async_context(await connect(topics_url))
+        async with held.transaction():
+            # So that it takes longer than until both have seen what there is.
+            await held.execute("select pg_advisory_xact_lock(headwater.topic_lock_key(%s, 0))", [orders.id])
+            append(connection, orders, 1)
+            waiting = [asyncio.create_task(member.next()) for member in members]
+            await until(lambda: line._numbering)
+            await asyncio.sleep(0.1)
+            numbering = [call for call in asked.call_args_list if call.args[0].name == "number_staged"]
+        assert len(numbering) == 1
+        assert [numbers((await one).messages) for one in waiting] == [[1], [1]]
 
 
 async def test_a_refused_commit_is_refused_for_its_own_member_only(topics_url, connection, orders):
@@ -115,16 +155,27 @@ async def test_one_who_waits_for_a_transaction_holds_up_nobody_else(topics_url, 
         assert [lag.next_offset for lag in topics.read_lag(connection, "orders", "billing")] == [2, 3]
 
 
+async def waits_for_the_bell(connection, member):
+    """Its next batch, for which it has looked already, and will not look again by itself within the time of a test."""
+    await until(lambda: connection.execute(LISTENING).fetchone())
+    wake = member.subscriber._wake
+    wake._longest = wake._wait = 600
+    began = time.monotonic()
+    waiting = asyncio.create_task(member.next())
+    # The first look is without a bell; from when that is over it waits.
+    await until(lambda: wake._began > began and wake._paused_until > wake._began and not wake._rung.is_set())
+    await asyncio.sleep(2 * (wake._paused_until - wake._began))
+    wake._wait = 600
+    assert not waiting.done()
+    return waiting
+
+
 async def test_members_on_one_line_are_woken_by_one_bell(topics_url, connection, orders):
-    settings = quick(poll_longest=timedelta(seconds=600))
     async with Line(topics_url) as line, AsyncExitStack() as stack:
-        members = await each_with_one(connection, stack, line, settings)
-        await until(lambda: count(connection, "headwater bell") == 1)
-        for member in members:
-            # Only the bell can wake it within the time of a test.
-            member.subscriber._wake._wait = 600
+        members = await each_with_one(connection, stack, line)
+        waiting = [await waits_for_the_bell(connection, member) for member in members]
+        assert count(connection, "headwater bell") == 1
         producer = await stack.enter_async_context(Producer(topics_url, "orders"))
-        waiting = [asyncio.create_task(member.next()) for member in members]
         await asyncio.gather(*(producer.send(Message(1, key=key)) for key in KEYS))
         assert [numbers((await one).messages) for one in waiting] == [[1], [1]]
 
@@ -132,11 +183,101 @@ async def test_members_on_one_line_are_woken_by_one_bell(topics_url, connection,
 async def test_one_who_leaves_takes_the_bell_from_nobody(topics_url, connection, orders):
     async with Line(topics_url) as line, reading(line, "orders", "billing") as stays:
         async with reading(line, "orders", "shipping"):
-            await until(lambda: count(connection, "headwater bell") == 1)
-        stays.subscriber._wake._longest = stays.subscriber._wake._wait = 600
-        waiting = asyncio.create_task(stays.next())
+            await until(lambda: connection.execute(LISTENING).fetchone())
+        waiting = await waits_for_the_bell(connection, stays)
         append(connection, orders, 1)
         assert numbers((await waiting).messages) == [1, 1]
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+async def test_a_commit_to_a_group_that_was_dropped_is_refused(topics_url, connection, orders, delivery, monkeypatch):
+    append(connection, orders, 1)
+    async with reading(topics_url, "orders", "billing", quick(delivery=delivery)) as member:
+        reader = member.subscriber._reader
+        assert await reader.poll()
+        parts = await reader.take()
+        topics.drop_group(connection, "orders", "billing")
+        with pytest.raises(LeaseLost, match="was dropped; nothing was committed"):
+            await reader.commit(parts)
+
+
+async def test_members_have_left_when_those_who_run_them_are_cancelled(topics_url, connection, orders):
+    append(connection, orders, 1)
+    begun = asyncio.Event()
+
+    async def handle(batch):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with Line(topics_url) as line:
+        running = asyncio.create_task(Subscriber(line, "orders", "billing", quick()).run(handle))
+        await begun.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert connection.execute("table headwater.topic_member").fetchall() == []
+
+
+async def test_behind_a_pooler_members_on_a_line_do_without_prepared_statements(topics_url, connection, orders):
+    with pooler(topics_url) as (url, _):
+        async with (
+            Line(url) as line,
+            reading(line, "orders", "billing", quick(listens=False)) as one,
+            reading(line, "orders", "shipping", quick(listens=False)) as other,
+        ):
+            for n in range(5):
+                append(connection, orders, n)
+                got = await asyncio.gather(one.collect(2), other.collect(2))
+                assert [numbers(messages) for messages in got] == [[n, n], [n, n]]
+            assert not line._prepares
+
+
+async def test_a_connection_whose_statement_was_broken_off_is_not_used_again(topics_url, connection):
+    async with Line(topics_url) as line:
+        task = asyncio.create_task(line.fetch(SLEEP))
+        await until(lambda: connection.execute(SLEEPING).fetchone())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (line._kept, line._used) == ([], set())
+        assert await line.fetch(ONE) == [1]
+
+
+async def test_a_commit_that_is_under_way_when_its_subscriber_is_closed_comes_to_its_end(topics_url, connection, orders):
+    append(connection, orders, 1)
+    async with reading(topics_url, "orders", "billing") as member, await connect(topics_url) as application:
+        batch = await member.next()
+        async with application.transaction():
+            await application.execute("select from headwater.topic_cursor for update")
+            committing = asyncio.create_task(batch.commit())
+            await until(lambda: connection.execute(WAITING).fetchone())
+            closing = asyncio.create_task(member.subscriber.close())
+            await asyncio.sleep(0.1)
+            assert not committing.done()
+        await committing
+        await closing
+    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+
+
+async def test_a_line_to_a_server_that_has_fallen_silent_is_closed_soon(topics_url, connection, orders):
+    with Proxy(topics_url) as proxy:
+        line = Line(proxy.url)
+        asking = asyncio.create_task(line.fetch(SLEEP))
+        await until(lambda: connection.execute(SLEEPING).fetchone())
+        proxy.freeze()
+        async with asyncio.timeout(5):
+            await line.close()
+            with pytest.raises(ConnectionLost):
+                await asking
+
+
+async def test_connections_that_were_not_used_for_long_are_not_used_again(topics_url, connection, orders, monkeypatch):
+    monkeypatch.setattr(lines, "_KEPT_SECONDS", 0.05)
+    async with Line(topics_url) as line:
+        assert await line.fetch(ONE) == [1]
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'headwater subscriber'"
+        )
+        await asyncio.sleep(0.1)
+        assert await line.fetch(ONE) == [1]
 
 
 async def test_a_line_that_is_cut_is_made_again_for_all(topics_url, connection, orders):

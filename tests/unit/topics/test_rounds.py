@@ -126,6 +126,47 @@ async def test_the_only_commit_of_a_round_is_not_tried_again_when_it_is_refused(
     assert len(line.asked) == 1
 
 
+async def test_one_who_only_reads_is_not_harmed_by_a_refused_commit():
+    line = Line(LeaseLost("late"), [polled(0, 2, 3)])
+    read, refused = await together(Rounds(line, 1, 1), Ask({2: 3}, 1, 1), Ask(settled=[PART]))
+    assert offsets(read) == [(2, 3)]
+    assert isinstance(refused, LeaseLost)
+    assert [asked["settled"] for asked in line.asked] == ["{0}", None]
+
+
+async def test_readers_for_whom_a_lock_is_not_to_be_had_are_told():
+    line = Line(busy())
+    found = await together(Rounds(line, 1, 1), Ask({2: 3}, 1, 1), Ask())
+    assert [type(one) for one in found] == [ConnectionLost] * 2
+    assert len(line.asked) == 1
+
+
+async def test_where_all_who_have_asked_are_gone_nothing_is_asked():
+    line = Line([polled()])
+    rounds = Rounds(line, 1, 1)
+    gone = asyncio.create_task(rounds.ask(Ask()))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert isinstance(await rounds.ask(Ask()), Answer)
+    assert len(line.asked) == 1
+
+
+async def test_rounds_that_were_cancelled_before_they_began_are_begun_again():
+    rounds = Rounds(Line([polled()]), 1, 1)
+    asking = asyncio.create_task(rounds.ask(Ask()))
+    await asyncio.sleep(0)
+    rounds._task.cancel()
+    assert await asyncio.gather(rounds.ask(Ask()), asking) != []
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(99, False), (100, True)])
+async def test_what_was_cut_because_it_is_large_may_have_more_behind_it(size, is_cut):
+    frame = Polled(None, 7, False, False, 0, 2, 3, 1, 0, AT, b"." * size)
+    (answer,) = await together(Rounds(Line([frame]), 1, 1), Ask({2: 3}, 1, 100))
+    assert answer.is_cut is is_cut
+
+
 async def test_a_commit_that_has_to_wait_does_so_beside_the_rounds():
     line = Line(busy(), [polled()])
     (settled,) = await together(Rounds(line, 1, 1), Ask(settled=[PART]))
@@ -167,6 +208,8 @@ async def test_who_waits_for_a_round_of_a_line_that_is_closed_is_told():
     for one in (under_way, waiting):
         with pytest.raises(TopicError, match="the line is closed"):
             await one
+    with pytest.raises(TopicError, match="the line is closed"):
+        await rounds.ask(Ask())
 
 
 @pytest.mark.parametrize(("members", "most_bytes"), [(1, 4 << 20), (16, 1 << 20)])
