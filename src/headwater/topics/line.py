@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -106,8 +107,14 @@ class Line:
         task = self._numbering.get(topic.id)
         if task is None:
             task = self._numbering[topic.id] = asyncio.create_task(self.fetch(statements.number_staged(topic.id)))
-            task.add_done_callback(lambda _: self._numbering.pop(topic.id))
+            task.add_done_callback(partial(self._numbered, topic.id))
         return (await asyncio.shield(task))[0] > 0
+
+    def _numbered(self, topic_id: int, task: "asyncio.Task[list[int]]") -> None:
+        del self._numbering[topic_id]
+        # Those who wait for it may be gone, and nobody is blamed for that.
+        if not task.cancelled():
+            task.exception()
 
     def look_after(self, topic: Topic, every: timedelta) -> None:
         """See to the segments of a topic from now on, if that is not done already."""
