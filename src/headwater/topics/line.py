@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -43,6 +43,8 @@ class Line:
         # With the time of their last use: what was used last is used next, and the first of them may not be needed any more.
         self._kept: list[tuple[GroupSession, float]] = []
         self._used: set[GroupSession] = set()
+        self._unused = asyncio.Event()
+        self._unused.set()
         # Not behind a pooler that does not know of prepared statements, as the first connection finds out.
         self._prepares = True
         self._rounds: dict[int, Rounds] = {}
@@ -66,6 +68,8 @@ class Line:
             task.cancel()
         try:
             await asyncio.gather(*(one.drain(_END_SECONDS) for one in rounds), *(ear.close() for ear in ears))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._unused.wait(), _END_SECONDS)
         finally:
             self._is_closed = True
             # Who is cancelled would wait for the server once more, which may be out of reach.
@@ -133,6 +137,7 @@ class Line:
         await self._drop(self._too_old)
         session = self._kept.pop()[0] if self._kept else GroupSession(self.url, _ANSWER_WITHIN, prepares=self._prepares)
         self._used.add(session)
+        self._unused.clear()
         try:
             yield session
         except HeadwaterError:
@@ -149,6 +154,8 @@ class Line:
             self._keep(session)
         finally:
             self._used.discard(session)
+            if not self._used:
+                self._unused.set()
             await self._drop(self._too_old)
 
     @property
