@@ -6,6 +6,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
+from headwater.errors import SettingsError
+
 # How the kinds of settings are called in Python. Those of other kinds are looked after by whoever has them.
 _KINDS: Final[Mapping[object, str]] = {
     int: "a whole number",
@@ -13,6 +15,12 @@ _KINDS: Final[Mapping[object, str]] = {
     timedelta: "a timedelta, such as timedelta(seconds=30)",
     timedelta | None: "a timedelta, such as timedelta(days=7), or None",
 }
+
+
+def require_settings(settings: object, kind: type) -> None:
+    """Raise SettingsError for what is no value of settings of a kind."""
+    if not isinstance(settings, kind):
+        raise SettingsError(f"the settings are a {type(settings).__name__}; give a {kind.__name__}")
 
 
 def said(value: int | timedelta) -> str:

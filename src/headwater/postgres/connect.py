@@ -145,6 +145,8 @@ def _close_unwanted(task: "asyncio.Task[AsyncConnection]") -> None:
 
 def complete(url: str, **parameters: str) -> str:
     """The connection string with Headwater's defaults for what it leaves open; raises SettingsError if it is malformed."""
+    if not isinstance(url, str):
+        raise SettingsError(f"a database is named by a connection string, not by a {type(url).__name__}; give its URL")
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:

@@ -12,6 +12,7 @@ from headwater.errors import TopicError
 from headwater.postgres.statements import Statement, fetch, fetch_sync
 from headwater.topics.group_session import lease_lost
 from headwater.topics.message import Message
+from headwater.topics.topic import require_async, require_sync
 from headwater.topics.window import Part
 
 
@@ -69,6 +70,7 @@ class Batch:
         if connection is None:
             await self._giver.commit(self.parts)
             return
+        require_async(connection, "commit")
         statement = self._committing(connection)
         try:
             await fetch(connection, statement)
@@ -82,6 +84,7 @@ class Batch:
         """`commit` for a connection that is not async."""
         if self._is_committed:
             return
+        require_sync(connection, "commit")
         statement = self._committing(connection)
         try:
             fetch_sync(connection, statement)
@@ -95,7 +98,7 @@ class Batch:
         """Put a message of this batch aside as a dead letter, and go on: a commit of the batch is still to come."""
         for part in self.parts:
             if part.partition == message.partition and message.offset in part.offsets:
-                await self._giver.bury(message, part, reason)
+                await self._giver.bury(message, part, str(reason))
                 return
         raise TopicError(f"message {message.offset} of partition {message.partition} is not of this batch; give one that is")
 

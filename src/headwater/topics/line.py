@@ -24,8 +24,8 @@ Row = TypeVar("Row")
 
 # A server that does not answer for so long is taken for gone: a network that swallows everything gives no other sign.
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
-# How long a connection is kept that nobody has used: members renew their leases, and do other things, now and again.
-_KEPT_SECONDS: Final = 60.0
+# How long a connection is kept that nobody has used: longer than it takes many members to begin, and to exchange partitions.
+_KEPT_SECONDS: Final = 15.0
 # For a commit that is under way when it is closed.
 _END_SECONDS: Final = 1.0
 
@@ -54,6 +54,8 @@ class Line:
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
+        if self._is_closed:
+            raise closed()
         return self
 
     async def __aexit__(

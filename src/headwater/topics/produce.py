@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from headwater.errors import TopicError
+from headwater.model.settings import require_settings
 from headwater.topics.append import encode_messages, portions
 from headwater.topics.appender import Appender, AppendSession, too_late
 from headwater.topics.bell import Bell
@@ -25,6 +26,7 @@ class Producer:
 
     def __init__(self, url: str, topic: str, settings: ProducerSettings | None = None) -> None:
         self._url, self._name, self._settings = url, topic, settings or ProducerSettings()
+        require_settings(self._settings, ProducerSettings)
         self._gathering = Gathering(self._settings)
         self._topic: Topic | None = None
         self._bell: Bell | None = None

@@ -190,7 +190,9 @@ def _shares(rows: Sequence[Polled], limits: Sequence[int]) -> list[Answer | None
 
 
 def closed() -> TopicError:
-    return TopicError("the line is closed; close it after the subscribers that use it")
+    return TopicError(
+        "the subscriber, or its line, is closed; open another one, and close a line after the subscribers that use it"
+    )
 
 
 def _fail(asked: Sequence[_Asked], error: Exception) -> None:

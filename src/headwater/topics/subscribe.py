@@ -6,10 +6,12 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from inspect import isawaitable
 from types import TracebackType
 from typing import Final, Self, cast
 
-from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost, SettingsError
+from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost, SettingsError, TopicError
+from headwater.model.settings import require_settings
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.session import BACKOFF
 from headwater.topics.batch import Batch
@@ -33,6 +35,10 @@ _LEAVE_SECONDS: Final = 5.0
 _FAILED: Final = Backoff(first=timedelta(milliseconds=100), longest=timedelta(seconds=30))
 
 
+class _NotAsync(Exception):
+    """What a handler returned cannot be awaited."""
+
+
 class Subscriber:
     """A member of a group; use it in one event loop.
 
@@ -50,6 +56,7 @@ class Subscriber:
         listen_url: str | None = None,
     ) -> None:
         self._topic, self._group, self._settings = topic, group, settings or SubscriberSettings()
+        require_settings(self._settings, SubscriberSettings)
         if isinstance(url, Line) and listen_url is not None:
             raise SettingsError("a line has a listen_url of its own; give it to the Line")
         self._url, self._listen_url = url, listen_url
@@ -57,10 +64,14 @@ class Subscriber:
         self._wake = Wake(self._settings, self._concerns)
         self._reader: Reader | None = None
         self._ear: Ear | None = None
+        # The loop over its batches that has opened it, if it was one.
+        self._loop: object = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ahead: asyncio.Task[Found] | None = None
 
     async def __aenter__(self) -> Self:
+        if self._reader is not None:
+            raise TopicError("the subscriber is open already; make another one for another member of the group")
         try:
             await self._open()
         except BaseException:
@@ -74,14 +85,18 @@ class Subscriber:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
-        is_ours = self._reader is None
-        if is_ours:
+        loop = object()
+        if self._reader is None:
             await self.__aenter__()
+            self._loop = loop
+        elif self._loop is not None:
+            # One was left before, and is closed when it is collected: this one goes on with what it has.
+            self._loop = loop
         try:
             while self._reader is not None and (batch := await self._next(self._reader)) is not None:
                 yield batch
         finally:
-            if is_ours:
+            if self._loop is loop:
                 await self.close()
 
     async def run(self, handler: Callable[[Batch], Awaitable[object]]) -> None:
@@ -90,16 +105,25 @@ class Subscriber:
         One for which it raises comes again after a while, and what fails again and again is a dead letter; with at-most-once
         it is only said.
         """
+        if not callable(handler):
+            raise TopicError(f"the handler is a {type(handler).__name__}; give a function, `async def handler(batch)`")
         failures = 0
         # Closed when this ends, and not when it is collected: others may close the line next.
         async with aclosing(cast("AsyncGenerator[Batch]", aiter(self))) as batches:
             async for batch in batches:
                 try:
-                    await handler(batch)
+                    if not isawaitable(handling := handler(batch)):
+                        raise _NotAsync
+                    await handling
                     await batch.commit()
                     failures = 0
                 except LeaseLost as exc:
                     _log.warning("a batch was not committed: %s", exc)
+                except _NotAsync:
+                    raise TopicError(
+                        "the handler is not async, so that nobody can wait for it; write `async def handler(batch)`, and "
+                        "have what blocks done by asyncio.to_thread"
+                    ) from None
                 except Exception as exc:  # noqa: BLE001 - whatever it is, others have their turn
                     failures += 1
                     _log.warning("a batch of topic %r failed in group %r", self._topic, self._group, exc_info=exc)
@@ -109,7 +133,8 @@ class Subscriber:
     async def close(self) -> None:
         """Give everything up for others, at once; what was not committed stays so."""
         reader, self._reader = self._reader, None
-        ear, self._ear = self._ear, None
+        # It may be opened again meanwhile.
+        line, ear, self._ear, self._loop = self._line, self._ear, None, None
         tasks = [*self._tasks, *([self._ahead] if self._ahead is not None else [])]
         self._tasks, self._ahead = [], None
         for task in tasks:
@@ -124,8 +149,8 @@ class Subscriber:
         except (HeadwaterError, TimeoutError) as exc:
             _log.warning("a member could not leave its group, and is gone when its lease ends: %s", exc)
         finally:
-            if self._line is not self._url:
-                await self._line.close()
+            if line is not self._url:
+                await line.close()
 
     async def _open(self) -> None:
         if isinstance(self._url, str):

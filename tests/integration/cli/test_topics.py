@@ -171,7 +171,7 @@ def test_roles_do_with_the_program_what_they_were_granted_and_no_more(
         assert (code, errors, len(output.splitlines())) == (0, "", 3)
     for arguments in (["seek", "orders", "audit", "--to", "earliest", "--yes"], ["pause", "orders", "audit"], ["groups"]):
         assert headwater("topics", *arguments, "--url", as_role)[0] == 0
-    code, _, errors = headwater("topics", "trim", "orders", "--before", "latest", "--url", as_role)
+    code, _, errors = headwater("topics", "trim", "orders", "--before", "latest", "--yes", "--url", as_role)
     assert code == 1
     assert "permission denied for" in errors
 
@@ -464,8 +464,12 @@ def test_segments_before_a_place_are_dropped_or_only_named(connection, orders, b
     assert (found["dry_run"], [one["segment"] for one in found["dropped"]]) == (True, [0])
     assert len(read_lines(program("read", "orders")[1])) == 5
 
-    assert program("trim", "orders", "--before", "3") == (0, "no segment has nothing but messages before that\n", "")
-    code, output, errors = program("trim", "orders", "--before", "latest")
+    assert program("trim", "orders", "--before", "3", "--yes") == (
+        0,
+        "no segment has nothing but messages before that\n",
+        "",
+    )
+    code, output, errors = program("trim", "orders", "--before", "latest", "--yes")
     assert (code, errors) == (0, "")
     assert output.splitlines()[1].split()[:2] == ["0", "dropped"]
     assert program("read", "orders") == (0, "", "")
@@ -479,7 +483,7 @@ def test_segments_before_a_place_are_dropped_or_only_named(connection, orders, b
 
 @pytest.mark.parametrize("before", ["earliest", "yesterday"])
 def test_what_cannot_be_trimmed_is_refused(orders, program, before):
-    code, output, errors = program("trim", "orders", "--before", before)
+    code, output, errors = program("trim", "orders", "--before", before, "--yes")
     assert (code, output) == (2, "")
     assert errors.startswith("error: ")
 

@@ -324,12 +324,68 @@ async def test_a_subscriber_that_was_closed_may_be_used_again(topics_url, connec
             assert numbers(await Reading(subscriber).collect(2)) == [n, n]
 
 
+async def test_a_loop_that_was_left_does_not_close_the_one_that_goes_on(topics_url, connection, orders):
+    for n in range(3):
+        append(connection, orders, n)
+    subscriber = Subscriber(topics_url, "orders", "billing", quick(max_messages=2))
+    got = []
+    for _ in range(3):
+        async for batch in subscriber:
+            got += numbers(batch.messages)
+            await batch.commit()
+            break
+    assert sorted(got) == [0, 0, 1, 1, 2, 2]
+    await subscriber.close()
+    assert connection.execute("table headwater.topic_member").fetchall() == []
+
+
+async def test_a_subscriber_is_opened_once_at_a_time(topics_url, orders):
+    async with Subscriber(topics_url, "orders", "billing", quick()) as subscriber:
+        with pytest.raises(TopicError, match="is open already"):
+            await subscriber.__aenter__()
+        assert await Reading(subscriber).has_nothing()
+
+
+@pytest.mark.parametrize("handler", [lambda batch: None, print])
+async def test_a_handler_that_cannot_be_waited_for_puts_nothing_aside(topics_url, connection, orders, handler):
+    append(connection, orders, 1)
+    with pytest.raises(TopicError, match="write `async def handler"):
+        await Subscriber(topics_url, "orders", "billing", quick()).run(handler)
+    assert topics.list_dead(connection, "orders", "billing") == []
+    assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 2
+
+
+async def test_what_is_no_handler_no_settings_and_no_url_is_refused_by_what_it_is(topics_url):
+    with pytest.raises(TopicError, match="the handler is a int"):
+        await Subscriber(topics_url, "orders", "billing").run(3)
+    for kind in (Producer, Subscriber):
+        with pytest.raises(SettingsError, match="the settings are a dict; give a"):
+            kind(topics_url, "orders", **({"group": "billing"} if kind is Subscriber else {}), settings={"lease": 3})
+    with pytest.raises(SettingsError, match="not by a Line"):
+        async with Producer(Line(topics_url), "orders"):
+            pass
+    with pytest.raises(SettingsError, match="not by a NoneType"):
+        async with Subscriber(None, "orders", "billing"):
+            pass
+
+
+async def test_a_batch_is_committed_by_a_connection_of_the_right_kind(topics_url, connection, async_connection, orders):
+    append(connection, orders, 1)
+    async with reading(topics_url, "orders", "billing") as member:
+        batch = await member.next()
+        with pytest.raises(TopicError, match=r"commit needs a psycopg\.AsyncConnection"):
+            await batch.commit(connection)
+        with pytest.raises(TopicError, match=r"commit_sync needs a psycopg\.Connection"):
+            batch.commit_sync(async_connection)
+        await batch.commit()
+
+
 async def test_a_line_that_is_closed_too_early_says_so(topics_url, connection, orders):
     line = Line(topics_url)
     async with reading(line, "orders", "billing") as member:
         await member.has_nothing()
         await line.close()
-        with pytest.raises(TopicError, match="close it after the subscribers that use it"):
+        with pytest.raises(TopicError, match="close a line after the subscribers that use it"):
             await member.next()
 
 

@@ -206,9 +206,9 @@ async def test_who_waits_for_a_round_of_a_line_that_is_closed_is_told():
     await asyncio.sleep(0)
     await rounds.close()
     for one in (under_way, waiting):
-        with pytest.raises(TopicError, match="the line is closed"):
+        with pytest.raises(TopicError, match="or its line, is closed"):
             await one
-    with pytest.raises(TopicError, match="the line is closed"):
+    with pytest.raises(TopicError, match="or its line, is closed"):
         await rounds.ask(Ask())
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.confirm import confirm
 from headwater.cli.output import human_bytes, print_json, print_table
 from headwater.cli.session import session
 from headwater.cli.topics.groups import Name
@@ -60,6 +61,7 @@ def trim(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be dropped, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = "",
     json: Json = False,
 ) -> None:
@@ -71,7 +73,7 @@ def trim(
     Examples:
 
         headwater topics trim orders --before 2026-11-10T00:00:00Z --dry-run
-        headwater topics trim orders --before latest
+        headwater topics trim orders --before latest --yes
     """
     place = parse_place("--before", before)
     if place == "earliest":
@@ -79,6 +81,8 @@ def trim(
     with session(url) as connection:
         require_topics(connection)
         topic = find_sync(connection, name)
+        if not dry_run:
+            confirm(f"Drop what topic {name} has before {before}, read or not?", yes=yes)
         done = trim_topic(connection, topic, None if isinstance(place, str) else place, dry_run=dry_run)
     if json:
         print_json({"dry_run": dry_run, **_plain(topic, done)})

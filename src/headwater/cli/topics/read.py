@@ -26,7 +26,7 @@ def read(
         typer.Option(
             "--from",
             metavar="earliest|latest|OFFSET|TIME",
-            show_default="earliest; latest with --follow",
+            show_default="earliest; latest with --follow and no group",
             help="Where to begin; of a group, where it begins if it is new.",
         ),
     ] = None,
