@@ -1,4 +1,4 @@
-"""Members of a group on one line, for stories: they write down what they get before they commit it, and how that ended.
+"""Members of a group for stories, on one line if they are several: what each got, before it is committed, and how that ended.
 
 `python -m tests.topic_member '{"url": ..., "group": ..., "promise": ..., "mode": ..., ...}'` goes on until SIGTERM.
 Killed, they leave a file of lines that is complete but for the last.
@@ -39,15 +39,15 @@ async def main(write: Write, url: str, group: str, promise: str, subscribers: in
             def tell(told: dict[str, object], member: int = member) -> None:
                 write({"member": member, **told})
 
-            tasks.create_task(read(tell, line, group, promise, settings))
+            tasks.create_task(read(tell, url, line if subscribers > 1 else url, group, promise, settings))
 
 
-async def read(write: Write, line: Line, group: str, promise: str, settings: SubscriberSettings) -> None:
+async def read(write: Write, url: str, place: str | Line, group: str, promise: str, settings: SubscriberSettings) -> None:
     while True:
         try:
-            async with Subscriber(line, TOPIC, group=group, settings=settings) as subscriber:
+            async with Subscriber(place, TOPIC, group=group, settings=settings) as subscriber:
                 async for batch in subscriber:
-                    await deal_with(line.url, batch, promise, write)
+                    await deal_with(url, batch, promise, write)
         except (HeadwaterError, psycopg.OperationalError) as exc:
             write({"failed": repr(exc)})
             if isinstance(exc, HeadwaterError) and not exc.retryable:

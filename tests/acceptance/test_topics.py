@@ -55,7 +55,7 @@ def members_of(url: str, directory: Path) -> list[Members]:
     return [
         Members(url, "least", Promise.AT_LEAST_ONCE, "partition", directory),
         Members(url, "forgetful", Promise.AT_LEAST_ONCE, "partition", directory, commit_waits=False),
-        Members(url, "most", Promise.AT_MOST_ONCE, "partition", directory),
+        Members(url, "most", Promise.AT_MOST_ONCE, "partition", directory, subscribers=1),
         Members(url, "exactly", Promise.EXACTLY_ONCE, "partition", directory),
         Members(url, "shared", Promise.AT_LEAST_ONCE, "shared", directory, size=3),
     ]
