@@ -1,4 +1,4 @@
-"""Members of a group for stories, on one line if they are several: what each got before it was committed, and how that ended.
+"""Members of a group for stories, on one line if they are several: what each got before the commit, and how that ended.
 
 `python -m tests.topic_member '{"url": ..., "group": ..., "promise": ..., "mode": ..., ...}'` goes on until SIGTERM.
 Killed, they leave a file of lines that is complete but for the last.
