@@ -45,7 +45,7 @@ class Ear:
                         wake.ring(partitions)
         except HeadwaterError as exc:
             for wake in self._wakes:
-                wake.is_deaf()
+                wake.deafen()
             _log.warning("the bell of a topic cannot be heard, and messages are noticed by polling: %s", exc)
 
 

@@ -55,7 +55,7 @@ class _Asked:
     answer: "asyncio.Future[Answer | None]"
 
 
-class Asking(Protocol):
+class Runner(Protocol):
     """Who runs statements."""
 
     async def fetch(self, statement: Statement[Row]) -> list[Row]: ...
@@ -64,7 +64,7 @@ class Asking(Protocol):
 class Rounds:
     """One round at a time. An ask that may not or cannot be met at once holds up or harms nobody else's."""
 
-    def __init__(self, line: Asking, topic_id: int, group_id: int) -> None:
+    def __init__(self, line: Runner, topic_id: int, group_id: int) -> None:
         self._line, self._topic_id, self._group_id = line, topic_id, group_id
         self._waiting: list[_Asked] = []
         self._task: asyncio.Task[None] | None = None

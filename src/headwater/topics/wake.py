@@ -29,7 +29,7 @@ class Wake:
         if self._concerns(partitions):
             self._rung.set()
 
-    def is_deaf(self) -> None:
+    def deafen(self) -> None:
         """The bell is not heard any more."""
         self._is_rung_for_all = False
 

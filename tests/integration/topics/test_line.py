@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,7 @@ from headwater.postgres.statements import parse
 from headwater.topics import Line, Message, Producer, Subscriber
 from headwater.topics import line as lines
 from headwater.topics.message import partition_of
+from headwater.topics.reader import Found
 from tests.pooler import pooler
 from tests.proxy import Proxy
 from tests.subscribing import Reading, numbers, owners, quick, reading, until
@@ -191,12 +193,14 @@ async def test_one_who_leaves_takes_the_bell_from_nobody(topics_url, connection,
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
-async def test_a_commit_to_a_group_that_was_dropped_is_refused(topics_url, connection, orders, delivery, monkeypatch):
+async def test_a_commit_to_a_group_that_was_dropped_is_refused(topics_url, connection, orders, delivery):
     append(connection, orders, 1)
     async with reading(topics_url, "orders", "billing", quick(delivery=delivery)) as member:
         reader = member.subscriber._reader
-        assert await reader.poll()
+        while await reader.poll() is not Found.SOME:
+            pass
         parts = await reader.take()
+        assert sum(len(part.offsets) for part in parts) == 2
         topics.drop_group(connection, "orders", "billing")
         with pytest.raises(LeaseLost, match="was dropped; nothing was committed"):
             await reader.commit(parts)
@@ -279,6 +283,22 @@ async def test_connections_that_were_not_used_for_long_are_not_used_again(topics
         )
         await asyncio.sleep(0.1)
         assert await line.fetch(ONE) == [1]
+
+
+async def test_a_topic_is_looked_after_once_for_all_who_read_it(topics_url, connection, orders):
+    kept = topics.create_sync(connection, "kept", retention_bytes=1 << 20)
+    topics.append_sync(connection, kept, [Message(bytes(900_000))])
+    settings = quick(maintain_every=timedelta(milliseconds=10))
+    async with Line(topics_url) as line, AsyncExitStack() as stack:
+        for topic in ("kept", "kept", "kept", "orders"):
+            member = await stack.enter_async_context(reading(line, topic, "billing", settings))
+            await member.has_nothing()
+        upkeeps = list(line._upkeeps.values())
+        assert len(upkeeps) == 2
+        await until(
+            lambda: connection.execute("select 1 from headwater.topic where name = 'kept' and segment > 0").fetchone()
+        )
+    assert all(task.done() for task in upkeeps)
 
 
 async def test_a_line_that_is_cut_is_made_again_for_all(topics_url, connection, orders):

@@ -1,14 +1,26 @@
-"""Connection strings: what counts, what is shown of them, and what becomes of a refusal; no server needed."""
+"""Connection strings: what counts, what is shown of them, and what becomes of a refusal; and reading without waiting."""
 
 import os
+import socket
 
 import psycopg
 import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.waiting import Ready, Wait
 
 from headwater.errors import ConnectionLost, SettingsError, SourceError
-from headwater.postgres.connect import complete, connect, connect_sync, describe, is_passing, translate, translated
+from headwater.postgres.connect import (
+    _READS,
+    _eager,
+    complete,
+    connect,
+    connect_sync,
+    describe,
+    is_passing,
+    translate,
+    translated,
+)
 
 URL = "postgresql://me:hunter2@db.example.com:6543/shop"
 
@@ -201,3 +213,49 @@ def test_a_password_that_is_not_percent_encoded_is_refused_and_not_shown(passwor
     with pytest.raises(SettingsError, match="percent-encode") as raised:
         complete(f"postgresql://capture:{password}@127.0.0.1:5432/shop")
     assert "S3CRET" not in str(raised.value)
+
+
+def asks_for(*waits):
+    """A generator such as those of psycopg, and what it was answered."""
+    answers = []
+
+    def waiting():
+        for wait in waits:
+            answers.append((yield wait))
+        return "the result"
+
+    return waiting(), answers
+
+
+def test_what_is_there_to_read_is_read_without_waiting_for_it():
+    here, there = socket.socketpair()
+    with here, there:
+        there.send(b"x")
+        given, answers = asks_for(Wait.R, Wait.R, Wait.RW)
+        eager = _eager(given, here.fileno())
+        assert next(eager) == Wait.RW
+        assert answers == [Ready.R, Ready.R]
+        with pytest.raises(StopIteration, match="the result"):
+            eager.send(Ready.W)
+        assert answers[2] == Ready.W
+
+
+def test_what_is_not_there_is_waited_for():
+    here, there = socket.socketpair()
+    with here, there:
+        given, answers = asks_for(Wait.R, Wait.R)
+        eager = _eager(given, here.fileno())
+        assert (next(eager), eager.send(0)) == (Wait.R, Wait.R)
+        assert answers == [0]
+
+
+def test_of_a_large_answer_others_have_their_turn():
+    here, there = socket.socketpair()
+    with here, there:
+        there.send(b"x")
+        given, answers = asks_for(*[Wait.R] * 200)
+        eager = _eager(given, here.fileno())
+        next(eager)
+        assert len(answers) == _READS
+        eager.send(Ready.R)
+        assert len(answers) == 2 * _READS + 1
