@@ -1,4 +1,4 @@
-"""What differs from the daemon of PySpark: what is there after the first task is not collected, and no traceback is printed."""
+"""What differs from the daemon of PySpark: what is there after the first task is not collected, and no traceback comes."""
 
 import gc
 import os
