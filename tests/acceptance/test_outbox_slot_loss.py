@@ -267,6 +267,7 @@ def test_a_commit_that_waits_for_a_standby_while_the_slot_is_lost_is_delivered_o
             threads[1].start()
             eventually(lambda: _hanging(source) == 2)
             Event().wait(HELD_SECONDS)
+            assert _hanging(source) == 2, "nothing of ours waits with them"
             assert fetch(source, "select from headwater.outbox_message where key in ('delivered', 'unseen')") == []
             _set_standby(source, "")
             for thread in threads:

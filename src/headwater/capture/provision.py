@@ -6,6 +6,7 @@ out what waits in the slot, or break the stream, so none is ever made for a slot
 
 import logging
 from contextlib import closing
+from threading import Event
 
 import psycopg
 
@@ -34,10 +35,12 @@ def provision(  # noqa: PLR0913 - where, and what is wanted there
     *,
     operations: frozenset[Operation] = ALL_OPERATIONS,
     reads_tables: bool = False,
+    stopping: Event | None = None,
 ) -> bool:
     """See to it that the tables are published and the slot is there; nothing that exists is changed.
 
-    Returns whether the slot was made, and so holds nothing of the past.
+    Returns whether the slot was made, and so holds nothing of the past. Until all transactions that are running have ended
+    it cannot be; `stopping` ends that wait with ConnectionLost.
 
     A publication may hold more than is wanted, or all tables. One that lacks a wanted table is refused, since what the slot
     holds of that table already would be missing; unless the reader `reads_tables` as a whole, and so publishes what is
@@ -67,7 +70,7 @@ def provision(  # noqa: PLR0913 - where, and what is wanted there
             publish(connection, wanted, f"have their owner create publication {publication!r}")
             _log.info("publication %s: made for %s", publication, ", ".join(tables), extra={"publication": publication})
         if found is None:
-            with ReplicationConnection(url) as replication:
+            with ReplicationConnection(url, stopping) as replication:
                 # Standbys that are set up for it keep a copy of the slot, and a promotion loses nothing.
                 create_slot(replication, slot, failover=replication.server_version >= FAILOVER_VERSION)
             _log.info("slot %s: made", slot, extra={"slot": slot})

@@ -9,6 +9,7 @@ import time
 import uuid
 from contextlib import closing
 from dataclasses import dataclass, replace
+from threading import Event
 
 from headwater.capture.provision import provision
 from headwater.capture.tables import SlotRecord, TableStore
@@ -36,8 +37,12 @@ class SourceSlot:
     operations: frozenset[Operation] = ALL_OPERATIONS
 
 
-def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = None) -> SlotRecord:
+def ensure_slot(
+    source: SourceSlot, store: TableStore, delivered: Lsn | None = None, stopping: Event | None = None
+) -> SlotRecord:
     """The record of the slot, which is there and is the one we knew; makes it when the pipeline has none yet.
+
+    Making it takes until all transactions that are running have ended, or `stopping` is set, which raises ConnectionLost.
 
     Raises SlotLost if it is gone or invalidated, if the server is another one, and, where it is told how far everything is
     `delivered`, if somebody has moved it past that, or made it anew.
@@ -45,7 +50,7 @@ def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = N
     record = store.slot()
     found, system = _look(source)
     if record is None:
-        return _make(source, store, system, "")
+        return _make(source, store, system, "", stopping)
     if record.slot != source.slot:
         raise SlotLost(
             f"the pipeline was delivered from slot {record.slot!r}, and slot {source.slot!r} knows nothing of that; name "
@@ -58,7 +63,7 @@ def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = N
         )
     if record.since is None:
         # Somebody has died between writing the record and making the slot: whatever is there, nobody has read it.
-        return _make(source, store, system, record.generation)
+        return _make(source, store, system, record.generation, stopping)
     if found is None:
         raise SlotMissing(source.slot)
     usable = require_usable(found, source.slot, found.database or "")
@@ -72,10 +77,10 @@ def ensure_slot(source: SourceSlot, store: TableStore, delivered: Lsn | None = N
     return record
 
 
-def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> SlotRecord:
+def renew_slot(source: SourceSlot, store: TableStore, reason: str, stopping: Event | None = None) -> SlotRecord:
     """Give a lost slot up, make another, and have every table of the pipeline read as a whole again.
 
-    In this order, so that whoever dies on the way leaves tables that are to be read.
+    In this order, so that whoever dies or is stopped on the way leaves tables that are to be read.
     """
     store.request_all(reason)
     record = store.slot()
@@ -85,15 +90,15 @@ def renew_slot(source: SourceSlot, store: TableStore, reason: str) -> SlotRecord
         _log.warning("slot %s: left behind; drop it if nobody reads it", record.slot, extra={"slot": record.slot})
     elif found is not None:
         _drop(source)
-    return _make(source, store, system, "")
+    return _make(source, store, system, "", stopping)
 
 
-def _make(source: SourceSlot, store: TableStore, system: str, generation: str) -> SlotRecord:
+def _make(source: SourceSlot, store: TableStore, system: str, generation: str, stopping: Event | None) -> SlotRecord:
     """The slot, made or taken as it is, and a record of it."""
     record = SlotRecord(source.slot, generation or uuid.uuid4().hex[:12], system, None, None)
     store.save_slot(record)
     wanted = source.publication, source.tables
-    provision(source.url, source.slot, *wanted, operations=source.operations, reads_tables=True)
+    provision(source.url, source.slot, *wanted, operations=source.operations, reads_tables=True, stopping=stopping)
     found, _ = _look(source)
     since = (found.confirmed_flush_lsn if found is not None else None) or Lsn(0)
     record = replace(record, since=since, confirmed=since)

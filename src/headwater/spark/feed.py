@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
+from threading import Event
 from typing import Any, Protocol, assert_never
 
 from headwater.capture.emitted import EMITTED
@@ -53,13 +54,14 @@ class Feed(Protocol):
     def options(self) -> dict[str, str]:
         """The options of the source."""
 
-    def provide(self) -> None:
+    def provide(self, stopping: Event) -> None:
         """Make the publication and the slot, if the pipeline has none yet; from now on it is this run's to read.
 
-        A slot that was lost is never made anew here: what was written since would be missing. Raises SlotLost.
+        A slot that was lost is never made anew here: what was written since would be missing. Raises SlotLost. A slot takes
+        until all transactions that are running have ended; `stopping` ends that wait with ConnectionLost, here and below.
         """
 
-    def renew(self, reason: str) -> str:
+    def renew(self, reason: str, stopping: Event) -> str:
         """Give a lost slot up, and make another; returns what becomes of what it held."""
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
@@ -124,14 +126,14 @@ class ChangesFeed:
             options |= {"mask": json.dumps(dict(transform.mask)), "hash": ",".join(transform.hash), "salt": transform.salt}
         return options
 
-    def provide(self) -> None:
+    def provide(self, stopping: Event) -> None:
         prepare_tables(self._settings.state_url)
         with closing(self._tables()) as store:
-            ensure_slot(self._slot, store)
+            ensure_slot(self._slot, store, stopping=stopping)
 
-    def renew(self, reason: str) -> str:
+    def renew(self, reason: str, stopping: Event) -> str:
         with closing(self._tables()) as store:
-            renew_slot(self._slot, store, reason)
+            renew_slot(self._slot, store, reason, stopping)
         return "all tables are read as a whole again"
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
@@ -193,7 +195,7 @@ class OutboxFeed:
             "timeSkewMs": str(source.time_skew // timedelta(milliseconds=1)),
         }
 
-    def provide(self) -> None:
+    def provide(self, stopping: Event) -> None:
         source, state_url, name = self._source, self._settings.state_url, self._settings.name
         prepare_outbox(source.url)
         table = EMITTED.table if source.emitted else self._check_table()
@@ -204,11 +206,11 @@ class OutboxFeed:
         self._store = CheckpointStore(source.url, name, self._epoch)
         prepare_tables(state_url)
         with closing(TableStore(state_url, name)) as store:
-            self._generation = ensure_slot(self._slot, store).generation
+            self._generation = ensure_slot(self._slot, store, stopping=stopping).generation
 
-    def renew(self, reason: str) -> str:
+    def renew(self, reason: str, stopping: Event) -> str:
         with closing(TableStore(self._settings.state_url, self._settings.name)) as store:
-            self._generation = renew_slot(self._slot, store, reason).generation
+            self._generation = renew_slot(self._slot, store, reason, stopping).generation
         has_rows = not self._source.emitted and self._source.columns.created_at is not None
         return "what was not delivered is read from the table" if has_rows else "another one is made"
 
@@ -283,12 +285,12 @@ class TopicFeed:
             "shape": self.shape.value,
         }
 
-    def provide(self) -> None:
+    def provide(self, stopping: Event) -> None:
         with translated(self._source.url), closing(connect_sync(self._source.url)) as connection:
             require_topics(connection)
             find_sync(connection, self._source.topic)
 
-    def renew(self, reason: str) -> str:
+    def renew(self, reason: str, stopping: Event) -> str:
         raise SourceError(f"a topic has no slot that could be lost ({reason}); report it")
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:

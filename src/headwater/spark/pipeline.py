@@ -65,7 +65,7 @@ class Pipeline:
         self._feed, self._checkpoint = build_feed(settings), Checkpoint(spark, settings.checkpoint)
         self._reporter, self._beside = reporter or Reporter(settings), beside
         self._lease = Lease(settings.state_url, settings.name)
-        self._has_begun = self._delivering = False
+        self._has_begun = self._is_provided = self._delivering = False
         self._failure: BaseException | None = None
 
     @property
@@ -110,6 +110,8 @@ class Pipeline:
             self._reporter.look()
             if not self._lease.is_held:
                 self._take_over(once=once)
+            elif not self._is_provided:
+                self._provide()
             elif not self._lease.is_paused:
                 return True
             elif once:
@@ -120,8 +122,9 @@ class Pipeline:
         return False
 
     def _take_over(self, *, once: bool) -> None:
-        """Get the right to run, and make what is missing; waits as long as another run has it."""
+        """Get the right to run; waits as long as another run has it."""
         name, facts = self._settings.name, {"pipeline": self._settings.name}
+        self._is_provided = False
         if self._has_begun:
             # What is written of the pipeline may be another run's by now.
             self._reporter.stand_by()
@@ -137,11 +140,15 @@ class Pipeline:
                 return
             _log.info("pipeline %s: the other run has ended", name, extra=facts)
         self._lease.let_go_before(self._stopping)
+
+    def _provide(self) -> None:
+        """Say that the pipeline is this run's, and make what is missing."""
         enroll(self._settings)
         self._reporter.start()
         self._has_begun = True
-        self._feed.provide()
+        self._feed.provide(self._stopping)
         self._lease.look()
+        self._is_provided = True
 
     def _recover(self, error: HeadwaterError, failures: int, *, once: bool) -> None:
         """Do what lets the query be started again after an error, and wait; raises the error if nothing can."""
@@ -152,6 +159,8 @@ class Pipeline:
             except HeadwaterError as exc:
                 # A server that changes hands loses slots, and may be away for a while.
                 error = exc
+        if error.retryable and self._stopping.is_set():
+            return
         is_limited = once or isinstance(error, PipelineFailed)
         if not error.retryable or not self._has_begun or (is_limited and failures >= _TRIES):
             raise error
@@ -166,7 +175,7 @@ class Pipeline:
         if not isinstance(source, TopicSettings) and source.on_slot_loss is SlotLossRule.FAIL:
             remedy = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
             raise SourceError(f"{error}; {remedy}") from error
-        outlook = self._feed.renew(str(error))
+        outlook = self._feed.renew(str(error), self._stopping)
         _log.warning("%s; %s", error, outlook, extra=self._reporter.facts)
 
     @property
@@ -269,7 +278,7 @@ class Pipeline:
 def prepare(settings: PipelineSettings) -> None:
     """Make what a pipeline needs in the databases: its own tables, the publication, and the slot, in this order."""
     enroll(settings)
-    build_feed(settings).provide()
+    build_feed(settings).provide(Event())
 
 
 def enroll(settings: PipelineSettings) -> None:

@@ -12,9 +12,11 @@ from threading import Event, Lock, Thread
 
 import psycopg
 
+from headwater.capture.statements import commit_locally
 from headwater.errors import HeadwaterError
 from headwater.model import Position
 from headwater.postgres.connect import Connection, connect_sync, translated
+from headwater.postgres.statements import execute_sync
 from headwater.spark.settings import PipelineSettings
 from headwater.spark.sinks.sink import Written
 from headwater.spark.sources.content import Content
@@ -98,7 +100,7 @@ class Reporter:
         """Write that the run begins, which must succeed, and keep the report up to date from then on."""
         with self._lock:
             self._report = replace(self._report, phase=Phase.STARTING, error=None)
-        with translated(self._settings.state_url), closing(connect_sync(self._settings.state_url)) as connection:
+        with translated(self._settings.state_url), closing(self._connect()) as connection:
             self._is_ours = True
             self._save(connection)
         if not self._thread.is_alive():
@@ -184,11 +186,17 @@ class Reporter:
         while not self._stopping.is_set():
             self._dirty.wait()
             try:
-                with closing(connect_sync(self._settings.state_url)) as connection:
+                with closing(self._connect()) as connection:
                     self._write_until_stopped(connection)
             except (HeadwaterError, psycopg.Error) as exc:
                 _log.warning("status not written: %s", exc, extra={"pipeline": self._settings.name})
                 self._stopping.wait(_INTERVAL_SECONDS)
+
+    def _connect(self) -> Connection:
+        connection = connect_sync(self._settings.state_url)
+        # A standby that commits wait for must not keep us from saying how things are.
+        execute_sync(connection, commit_locally())
+        return connection
 
     def _write_until_stopped(self, connection: Connection) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Pipelines that are paused, that stand by, and that lose their lease, in this process on real servers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError, SettingsError
 from headwater.postgres.connect import Connection, connect_sync
+from headwater.postgres.replication.slot import create_slot, find_slot
+from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.spark.lease import Lease
 from headwater.spark.pipeline import Pipeline, prepare
 from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
@@ -80,6 +82,19 @@ def _run(pipeline: Pipeline) -> None:
     # Its report says how it ended.
     with suppress(HeadwaterError):
         pipeline.run()
+
+
+@contextmanager
+def _transaction(url: str) -> Iterator[None]:
+    """One that every slot that is made meanwhile has to wait for."""
+    with closing(connect_sync(url)) as connection, connection.transaction():
+        connection.execute("select pg_current_xact_id()")
+        yield
+
+
+def _is_half_made(source: Connection, settings: PipelineSettings) -> bool:
+    query = "select confirmed_flush_lsn from pg_replication_slots where slot_name = %s"
+    return source.execute(query, [settings.source.slot]).fetchall() == [(None,)]
 
 
 def _is(pipeline: Pipeline, phase: Phase) -> None:
@@ -184,3 +199,42 @@ def test_a_second_pipeline_on_the_same_slot_is_refused_by_the_name_of_the_first(
 
     with pytest.raises(SettingsError, match=r"slot '.*' is read by pipeline 'shop'"):
         Pipeline(spark, other, build_sinks(other), Event()).run()
+
+
+def test_a_run_whose_slot_has_to_wait_for_a_transaction_can_be_stopped_and_begins_anew(
+    spark, running, settings, source, target
+):
+    stopping = Event()
+    pipeline = Pipeline(spark, settings, build_sinks(settings), stopping)
+    thread = Thread(target=pipeline.run)
+    with _transaction(settings.source.url):
+        thread.start()
+        eventually(lambda: _is_half_made(source, settings), seconds=60)
+        stopping.set()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert (pipeline.report.phase, pipeline.report.error) == (Phase.STOPPED, None)
+        eventually(lambda: find_slot(source, settings.source.slot) is None)
+    source.execute("insert into entry values (1, 1)")
+
+    running(settings)
+
+    eventually(lambda: _rows(target) == [1], seconds=90)
+
+
+def test_a_slot_that_a_killed_run_left_half_made_is_waited_for(running, settings, source, target):
+    source.execute("create publication shop for table entry")
+    with closing(ReplicationConnection(settings.source.url)) as left:
+        with _transaction(settings.source.url):
+            # The server goes on with it after the process is gone.
+            making = Thread(target=create_slot, args=[left, settings.source.slot])
+            making.start()
+            eventually(lambda: _is_half_made(source, settings), seconds=60)
+            pipeline = running(settings)
+            _is(pipeline, Phase.RETRYING)
+            assert "is making it, until all transactions" in (pipeline.report.error or "")
+        making.join()
+    source.execute("insert into entry values (1, 1)")
+
+    eventually(lambda: _rows(target) == [1], seconds=90)
+    assert pipeline.report.phase is Phase.RUNNING

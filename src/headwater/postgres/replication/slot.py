@@ -142,6 +142,8 @@ def require_usable(slot: Slot | None, name: str, database: str) -> Slot:
             f"slot {name!r} decodes prepared transactions before they commit (two_phase), which would deliver what may be "
             f"rolled back; name another slot, or a new one"
         )
+    if slot.confirmed_flush_lsn is None:
+        raise SlotActive(name, f"session {slot.active_pid} is making it, until all transactions that are running have ended")
     return slot
 
 

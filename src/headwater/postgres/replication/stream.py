@@ -8,6 +8,7 @@ import os
 import select
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event, Lock
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 60.0
 # How often a wait looks whether it is to end, and after how long a slot that cannot be made yet is worth a word.
 _LOOK_SECONDS, _PATIENT_SECONDS = 0.2, 3.0
+# How long telling the server that nobody waits any more may take.
+_CANCEL_SECONDS = 2.0
 # The walsender makes a system call per message. Leaving it alone for this long while it is busy lets it fill the socket
 # without waking us each time: about 1.5 times the rate of reading at once, for a third of the processor time.
 _BREATH_SECONDS = 0.0003
@@ -83,7 +86,11 @@ class ReplicationConnection:
         Creating a slot takes until all transactions that are running have ended, so there is no limit to the waiting.
         """
         text = command if isinstance(command, str) else command.as_string(self._connection)
-        return _rows(self._run(text, limit_seconds=None))
+        try:
+            return _rows(self._run(text, limit_seconds=None))
+        except BaseException:
+            self._cancel()
+            raise
 
     def identify(self) -> SystemIdentity:
         system_identifier, timeline, wal_end, database = _rows(self._run("IDENTIFY_SYSTEM"))[0]
@@ -108,6 +115,12 @@ class ReplicationConnection:
             return ()
         content = _rows(self._run(f"TIMELINE_HISTORY {timeline}"))[0][1]
         return protocol.parse_timeline_history(content or "")
+
+    def _cancel(self) -> None:
+        """Have the server give up, too: it would make the slot when its time has come, though nobody waits any more."""
+        if self._connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+            with suppress(psycopg.Error):
+                self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
     def _run(self, text: str, *, slot: str = "", limit_seconds: float | None = _ANSWER_SECONDS) -> pq.abc.PGresult:
         with translated(self._url):

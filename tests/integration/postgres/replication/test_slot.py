@@ -1,16 +1,19 @@
 """Slots on real servers of each version: made, listed, dropped, lost."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from urllib.parse import urlsplit
 
 import pytest
 
 from headwater.embedded import EmbeddedPostgres
-from headwater.errors import SettingsError, SlotActive, SlotInvalidated, SlotMissing, SourceError
+from headwater.errors import ConnectionLost, SettingsError, SlotActive, SlotInvalidated, SlotMissing, SourceError
 from headwater.postgres.connect import connect_sync, describe
 from headwater.postgres.replication.slot import create_slot, drop_slot, find_slot, list_slots, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from tests.servers import MAJORS, fresh_database, postgres_settings
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -64,6 +67,26 @@ def test_a_temporary_slot_ends_with_its_connection(any_database, connection, nam
         connection.execute("select pg_terminate_backend(%s, 5000)", [slot.active_pid])
 
     assert find_slot(connection, name) is None
+
+
+def test_a_slot_that_has_to_wait_for_a_transaction_is_given_up_on_request_and_not_made_later(any_database, connection, name):
+    stopping = Event()
+    with (
+        connect_sync(any_database) as other,
+        other.transaction(),
+        ReplicationConnection(any_database, stopping) as commands,
+        ThreadPoolExecutor() as pool,
+    ):
+        other.execute("select pg_current_xact_id()")
+        making = pool.submit(create_slot, commands, name)
+        half_made = eventually(lambda: find_slot(connection, name))
+        with pytest.raises(SlotActive, match=rf"is in use \(session {half_made.active_pid} is making it, until all"):
+            require_usable(half_made, name, connection.info.dbname)
+        stopping.set()
+        with pytest.raises(ConnectionLost, match="CREATE_REPLICATION_SLOT was given up"):
+            making.result()
+        # The connection and the transaction are both there still.
+        eventually(lambda: find_slot(connection, name) is None)
 
 
 def test_a_slot_that_follows_a_failover_needs_postgresql_17(any_database, connection, name):
