@@ -214,7 +214,7 @@ def test_a_run_whose_slot_has_to_wait_for_a_transaction_can_be_stopped_and_begin
         thread.join(30)
         assert not thread.is_alive()
         assert (pipeline.report.phase, pipeline.report.error) == (Phase.STOPPED, None)
-        eventually(lambda: find_slot(source, settings.source.slot) is None)
+        assert find_slot(source, settings.source.slot) is None
     source.execute("insert into entry values (1, 1)")
 
     running(settings)

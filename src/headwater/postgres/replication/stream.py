@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 60.0
 # How often a wait looks whether it is to end, and after how long a slot that cannot be made yet is worth a word.
 _LOOK_SECONDS, _PATIENT_SECONDS = 0.2, 3.0
-# How long telling the server that nobody waits any more may take.
+# How long the server may take to give up what nobody waits for any more.
 _CANCEL_SECONDS = 2.0
 # The walsender makes a system call per message. Leaving it alone for this long while it is busy lets it fill the socket
 # without waking us each time: about 1.5 times the rate of reading at once, for a third of the processor time.
@@ -118,9 +118,18 @@ class ReplicationConnection:
 
     def _cancel(self) -> None:
         """Have the server give up, too: it would make the slot when its time has come, though nobody waits any more."""
-        if self._connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-            with suppress(psycopg.Error):
-                self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        pgconn = self._connection.pgconn
+        if pgconn.transaction_status != pq.TransactionStatus.ACTIVE:
+            return
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
+            # It is ready for another command when the slot is gone.
+            while pgconn.transaction_status == pq.TransactionStatus.ACTIVE and poll.poll(_CANCEL_SECONDS * 1000):
+                pgconn.consume_input()
+                while not pgconn.is_busy() and pgconn.get_result() is not None:
+                    pass
 
     def _run(self, text: str, *, slot: str = "", limit_seconds: float | None = _ANSWER_SECONDS) -> pq.abc.PGresult:
         with translated(self._url):

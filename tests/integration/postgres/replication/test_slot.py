@@ -86,7 +86,8 @@ def test_a_slot_that_has_to_wait_for_a_transaction_is_given_up_on_request_and_no
         with pytest.raises(ConnectionLost, match="CREATE_REPLICATION_SLOT was given up"):
             making.result()
         # The connection and the transaction are both there still.
-        eventually(lambda: find_slot(connection, name) is None)
+        assert find_slot(connection, name) is None
+        assert commands.identify().database == connection.info.dbname
 
 
 def test_a_slot_that_follows_a_failover_needs_postgresql_17(any_database, connection, name):
