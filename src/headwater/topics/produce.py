@@ -34,6 +34,8 @@ class Producer:
         self._upkeep: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        if self._topic is not None:
+            raise TopicError("a producer is opened once; make another one")
         session = self._session()
         try:
             async with session.opening() as connection:

@@ -126,7 +126,14 @@ def find_sync(connection: psycopg.Connection[Any], name: str) -> Topic:
     return _found(name, fetch_sync(connection, _sought(name)))
 
 
-def list_topics(connection: psycopg.Connection[Any]) -> list[Topic]:
+async def list_topics(connection: psycopg.AsyncConnection[Any]) -> list[Topic]:
+    require_async(connection, "list_topics")
+    return [_topic(row) for row in await fetch(connection, statements.find_topics())]
+
+
+def list_topics_sync(connection: psycopg.Connection[Any]) -> list[Topic]:
+    """`list_topics` for a connection that is not async."""
+    require_sync(connection, "list_topics")
     return [_topic(row) for row in fetch_sync(connection, statements.find_topics())]
 
 

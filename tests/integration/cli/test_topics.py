@@ -110,7 +110,7 @@ def test_a_topic_that_cannot_be_is_refused_with_what_can(connection, program, ar
     code, output, errors = program("create", *arguments)
     assert (code, output) == (2, "")
     assert said in errors
-    assert topics.list_topics(connection) == []
+    assert topics.list_topics_sync(connection) == []
 
 
 def test_a_topic_is_made_once(orders, program):
@@ -180,7 +180,7 @@ def test_a_role_that_is_not_there_is_named(connection, program):
     code, _, errors = program("create", "orders", "--grant", "nobody_here")
     assert code == 1
     assert 'role "nobody_here" does not exist; create it first, or correct its name' in errors
-    assert topics.list_topics(connection) == []
+    assert topics.list_topics_sync(connection) == []
 
 
 def test_lines_of_a_file_are_appended_and_read_again_in_order(orders, program, tmp_path):
@@ -366,7 +366,7 @@ def billing(connection, orders, program):
     """A group that has read two of five messages."""
     append(connection, 0, 1, 2, 3, 4)
     assert program("read", "orders", "--group", "billing", "--limit", "2")[0] == 0
-    return lambda: {one.partition: one.next_offset for one in topics.read_lag(connection, "orders", "billing")}
+    return lambda: {one.partition: one.next_offset for one in topics.read_lag_sync(connection, "orders", "billing")}
 
 
 def test_groups_are_shown_with_what_they_have_not_dealt_with(connection, billing, program):
@@ -454,7 +454,7 @@ def test_a_group_that_cannot_be_moved_stays_where_it_is(billing, program, argume
 
 def test_a_group_that_is_dropped_is_gone_and_keeps_nothing(connection, billing, program):
     assert program("drop-group", "orders", "billing", "--yes") == (0, "group billing of topic orders: gone\n", "")
-    assert topics.list_groups(connection) == []
+    assert topics.list_groups_sync(connection) == []
 
 
 def test_segments_before_a_place_are_dropped_or_only_named(connection, orders, billing, program):

@@ -29,7 +29,7 @@ def without_waiting(monkeypatch):
 
 
 def dead(connection):
-    return {letter.message_offset: letter for letter in topics.list_dead(connection, "single", "billing")}
+    return {letter.message_offset: letter for letter in topics.list_dead_sync(connection, "single", "billing")}
 
 
 async def read_until_poisoned(url, settings):
@@ -62,7 +62,7 @@ async def test_what_ends_its_readers_again_and_again_is_put_aside(topics_url, co
     # Three times together with others, once alone, and never again.
     assert [7 in run for run in runs] == [True, True, True, True, False, False]
     assert set(dead(connection)) == {7}
-    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+    assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
     # Nobody else was blamed, and all were dealt with.
     assert {number for run in runs for number in run} == set(range(20))
 
@@ -106,7 +106,7 @@ async def test_a_handler_that_fails_once_gets_the_batch_again(topics_url, connec
     async with Subscriber(topics_url, "single", "billing", quick()) as subscriber:
         running = asyncio.create_task(subscriber.run(handle))
         await asyncio.wait_for(finished.wait(), 15)
-        await until(lambda: topics.read_lag(connection, "single", "billing")[0].lag == 0)
+        await until(lambda: topics.read_lag_sync(connection, "single", "billing")[0].lag == 0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert calls == [list(range(20)), list(range(20))]
@@ -119,17 +119,17 @@ async def test_a_message_is_put_aside_on_request(topics_url, connection, single,
         batch = await member.next()
         await batch.dead(batch.messages[7], "no customer\0of that name")
         await batch.commit()
-    (letter,) = topics.list_dead(connection, "single", "billing")
+    (letter,) = topics.list_dead_sync(connection, "single", "billing")
     assert (letter.message_offset, letter.key, letter.payload, letter.headers) == (7, "k", b"7", {"h": "7"})
     assert letter.reason == "no customerof that name"
-    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+    assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
 
 
 @MODES
 async def test_one_who_was_overtaken_puts_nothing_aside(topics_url, connection, single, mode):
     async with reading(topics_url, "single", "billing", quick(mode=mode)) as member:
         batch = await member.next()
-        topics.seek(connection, "single", "billing", "earliest")
+        topics.seek_sync(connection, "single", "billing", "earliest")
         with pytest.raises(LeaseLost):
             await batch.dead(batch.messages[7], "mine")
     assert dead(connection) == {}
@@ -189,9 +189,9 @@ async def test_dead_letters_are_appended_again_on_request(topics_url, connection
         for place in (3, 7, 9):
             await batch.dead(batch.messages[place], "not yet")
         await batch.commit()
-        assert topics.replay_dead(connection, "single", "billing", offset=7) == 1
-        assert topics.replay_dead(connection, "single", "billing") == 2
-        assert topics.replay_dead(connection, "single", "billing") == 0
+        assert topics.replay_dead_sync(connection, "single", "billing", offset=7) == 1
+        assert topics.replay_dead_sync(connection, "single", "billing") == 2
+        assert topics.replay_dead_sync(connection, "single", "billing") == 0
         again = await member.collect(3)
     assert numbers(again) == [7, 3, 9]
     assert again[0].headers == {"h": "7", "headwater-replay": "billing/0/7"}

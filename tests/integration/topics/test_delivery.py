@@ -98,7 +98,7 @@ async def test_effects_in_the_transaction_of_the_commit_are_there_once(topics_ur
                     await own.execute("insert into effect values (%s)", [n])
                 await batch.commit(own)
     assert connection.execute("select count(*) from effect").fetchone() == (20,)
-    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+    assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_a_transaction_that_is_rolled_back_commits_nothing_and_its_batch_comes_again(topics_url, connection, orders):
@@ -118,7 +118,7 @@ async def test_a_transaction_that_is_rolled_back_commits_nothing_and_its_batch_c
             except ZeroDivisionError:
                 rolled_back += 1
         assert rolled_back == 1
-    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+    assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_no_later_commit_passes_over_a_batch_whose_transaction_is_rolled_back(topics_url, connection, orders):
@@ -142,7 +142,7 @@ async def test_batches_of_one_transaction_come_one_after_the_other(topics_url, c
                 received += numbers(batch.messages)
                 await batch.commit(own)
     assert sorted(received) == list(range(20))
-    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+    assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_a_partition_changes_hands_when_the_transaction_of_its_commit_has_ended(topics_url, connection, orders):
@@ -180,7 +180,7 @@ async def test_a_handler_whose_transaction_is_rolled_back_gets_the_batch_again(t
     async with own, Subscriber(topics_url, "orders", "billing", quick(mode=mode, max_messages=5)) as subscriber:
         async with running(subscriber, handle):
             await until(lambda: connection.execute("select count(*) from effect").fetchone() == (10,))
-            await until(lambda: sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0)
+            await until(lambda: sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0)
     assert calls.count(calls[0]) == 2
     assert sorted(n for call in calls[1:] for n in call) == list(range(10))
 
@@ -204,7 +204,7 @@ async def test_a_batch_that_fails_while_the_database_is_away_comes_again(topics_
             async with running(subscriber, handle):
                 await until(lambda: "cannot be read" in caplog.text)
                 proxy.refuse = False
-                await until(lambda: sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0)
+                await until(lambda: sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0)
     assert sorted(done) == list(range(6))
 
 
@@ -213,7 +213,7 @@ async def test_an_effect_of_one_who_was_overtaken_is_rolled_back(topics_url, con
     append(connection, orders, 10)
     async with reading(topics_url, "orders", "billing") as stalled, await connect(topics_url) as own:
         batch = await stalled.next()
-        topics.seek(connection, "orders", "billing", "earliest")
+        topics.seek_sync(connection, "orders", "billing", "earliest")
         with pytest.raises(LeaseLost):
             async with own.transaction():
                 await own.execute("insert into effect values (1)")
@@ -235,9 +235,9 @@ async def test_a_batch_is_committed_on_a_connection_that_is_not_async(topics_url
     async with reading(topics_url, "orders", "billing") as member:
         batch = await member.next()
         batch.commit_sync(application)
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 10
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 10
         application.commit()
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0
 
 
 async def test_a_connection_without_a_transaction_is_refused(topics_url, connection, orders):
@@ -249,7 +249,7 @@ async def test_a_connection_without_a_transaction_is_refused(topics_url, connect
                 await batch.commit(own)
         with connect_sync(topics_url) as own, pytest.raises(TopicError, match="open one with"):
             batch.commit_sync(own)
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 10
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 10
 
 
 async def test_in_shared_mode_effects_are_there_once_too(topics_url, connection, orders):
@@ -263,7 +263,7 @@ async def test_in_shared_mode_effects_are_there_once_too(topics_url, connection,
                     for n in numbers(batch.messages):
                         await own.execute("insert into effect values (%s)", [n])
                     await batch.commit(own)
-    assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0
+    assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0
 
 
 async def test_commits_of_batches_may_come_in_any_order(topics_url, connection, orders):
@@ -272,4 +272,4 @@ async def test_commits_of_batches_may_come_in_any_order(topics_url, connection, 
         batches = [await member.next() for _ in range(4)]
         for batch in reversed(batches):
             await batch.commit()
-    assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0
+    assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0

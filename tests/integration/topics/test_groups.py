@@ -81,7 +81,7 @@ async def test_a_time_between_frames_of_many_messages_is_found(connection, topic
     )
     async with reading(topics_url, "wide", "billing"):
         pass
-    assert topics.seek(connection, "wide", "billing", at) == expected
+    assert topics.seek_sync(connection, "wide", "billing", at) == expected
 
 
 async def test_a_group_goes_on_where_it_is_whatever_start_says(topics_url, single):
@@ -113,13 +113,13 @@ async def test_messages_that_are_removed_under_a_reader_are_noticed(topics_url, 
     async with reading(topics_url, "single", "billing", quick(mode=mode, max_messages=2)) as member:
         await member.collect(10)
         topics.append_sync(connection, single, [Message(n) for n in range(10, 12)])
-        topics.pause(connection, "single", "billing")
+        topics.pause_sync(connection, "single", "billing")
         assert await member.has_nothing()
         topics.number_sync(connection, single)
         topics.append_sync(connection, single, [Message(n) for n in range(12, 14)])
         topics.number_sync(connection, single)
         trim(connection, single, 12)
-        topics.resume(connection, "single", "billing")
+        topics.resume_sync(connection, "single", "billing")
         with pytest.raises(PositionExpired) as caught:
             await member.next()
         assert (caught.value.wanted, caught.value.oldest) == (10, 12)
@@ -133,32 +133,32 @@ async def test_a_group_may_go_on_from_the_oldest_that_is_left(topics_url, connec
     trim(connection, single, 5)
     async with reading(topics_url, "single", "billing", settings) as member:
         assert numbers(await member.collect(5)) == list(range(5, 10))
-    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+    assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
 
 
 async def test_a_group_is_moved_back_and_forth_while_it_reads(topics_url, connection, single):
     async with reading(topics_url, "single", "billing", quick(max_messages=4)) as member:
         batch = await member.next()
-        assert topics.seek(connection, "single", "billing", 8) == {0: 8}
+        assert topics.seek_sync(connection, "single", "billing", 8) == {0: 8}
         with pytest.raises(LeaseLost):
             await batch.commit()
         assert numbers(await member.collect(2)) == [8, 9]
-        assert topics.seek(connection, "single", "billing", "earliest") == {0: 0}
+        assert topics.seek_sync(connection, "single", "billing", "earliest") == {0: 0}
         assert numbers(await member.collect(4)) == [0, 1, 2, 3]
-        assert topics.seek(connection, "single", "billing", "latest") == {0: 10}
+        assert topics.seek_sync(connection, "single", "billing", "latest") == {0: 10}
         # It was read with the commit of the one before.
         batch = await member.next()
         with pytest.raises(LeaseLost):
             await batch.commit()
         assert await member.has_nothing()
-        assert topics.seek(connection, "single", "billing", time_of(connection, single, 9)) == {0: 9}
+        assert topics.seek_sync(connection, "single", "billing", time_of(connection, single, 9)) == {0: 9}
         assert numbers(await member.collect(1)) == [9]
 
 
 async def test_a_shared_group_is_moved_with_its_claims(topics_url, connection, single):
     async with reading(topics_url, "single", "billing", quick(mode="shared", max_messages=4)) as member:
         batch = await member.next()
-        topics.seek(connection, "single", "billing", "earliest")
+        topics.seek_sync(connection, "single", "billing", "earliest")
         with pytest.raises(LeaseLost):
             await batch.commit()
         # What was claimed ahead of the seek may come first; then all of it, from the beginning.
@@ -171,73 +171,73 @@ async def test_one_partition_is_moved_alone(topics_url, connection, orders):
     topics.append_sync(connection, orders, [Message(n, key=str(n)) for n in range(20)])
     async with reading(topics_url, "orders", "billing") as member:
         await member.collect(20)
-    assert topics.seek(connection, "orders", "billing", 1, partition=1) == {1: 1}
-    assert [lag.next_offset for lag in topics.read_lag(connection, "orders", "billing")][1] == 1
-    assert topics.read_lag(connection, "orders", "billing")[0].lag == 0
+    assert topics.seek_sync(connection, "orders", "billing", 1, partition=1) == {1: 1}
+    assert [lag.next_offset for lag in topics.read_lag_sync(connection, "orders", "billing")][1] == 1
+    assert topics.read_lag_sync(connection, "orders", "billing")[0].lag == 0
 
 
 async def test_a_seek_to_where_nothing_is_is_refused(topics_url, connection, single):
     async with reading(topics_url, "single", "billing"):
         pass
     with pytest.raises(TopicError, match="offset 11 of topic 'single' is not there yet; the next is 10"):
-        topics.seek(connection, "single", "billing", 11)
+        topics.seek_sync(connection, "single", "billing", 11)
     with pytest.raises(TopicError, match="has 1 partitions, and no partition 1"):
-        topics.seek(connection, "single", "billing", "earliest", partition=1)
+        topics.seek_sync(connection, "single", "billing", "earliest", partition=1)
     with pytest.raises(TopicError, match="is no place in a topic"):
-        topics.seek(connection, "single", "billing", "yesterday")
+        topics.seek_sync(connection, "single", "billing", "yesterday")
     trim(connection, single, 5)
     with pytest.raises(PositionExpired, match="the oldest is 5"):
-        topics.seek(connection, "single", "billing", 4)
+        topics.seek_sync(connection, "single", "billing", 4)
 
 
 async def test_a_paused_group_gets_nothing_until_it_is_resumed(topics_url, connection, single):
     async with reading(topics_url, "single", "billing", quick(max_messages=3)) as member:
         batch = await member.next()
         # Two more batches are in memory by now; those wait too.
-        topics.pause(connection, "single", "billing")
+        topics.pause_sync(connection, "single", "billing")
         await asyncio.sleep(0.05)
         await member.has_nothing()
         assert await member.has_nothing()
-        assert topics.find_group(connection, "single", "billing").is_paused
+        assert topics.find_group_sync(connection, "single", "billing").is_paused
         # What was given out can be committed.
         await batch.commit()
-        topics.resume(connection, "single", "billing")
+        topics.resume_sync(connection, "single", "billing")
         await member.next()
 
 
 async def test_the_lag_says_how_far_a_group_is(topics_url, connection, single):
     async with reading(topics_url, "single", "billing", quick(max_messages=4)) as member:
         await (await member.next()).commit()
-        (lag,) = topics.read_lag(connection, "single", "billing")
+        (lag,) = topics.read_lag_sync(connection, "single", "billing")
         assert (lag.next_offset, lag.tip, lag.lag, lag.claimed) == (4, 10, 6, 0)
         assert lag.oldest_age > timedelta(0)
         assert lag.member == member.member
-        (group,) = topics.list_groups(connection, "single")
+        (group,) = topics.list_groups_sync(connection, "single")
         assert (group.topic, group.name, group.mode, group.members) == ("single", "billing", "partition", 1)
-    assert topics.list_groups(connection)[0].members == 0
+    assert topics.list_groups_sync(connection)[0].members == 0
 
 
 async def test_what_is_claimed_is_part_of_the_lag(topics_url, connection, single):
     async with reading(topics_url, "single", "billing", quick(mode="shared", max_messages=4)) as member:
         batch = await member.next()
-        (lag,) = topics.read_lag(connection, "single", "billing")
+        (lag,) = topics.read_lag_sync(connection, "single", "billing")
         assert lag.lag == 10
         await batch.commit()
-        (lag,) = topics.read_lag(connection, "single", "billing")
+        (lag,) = topics.read_lag_sync(connection, "single", "billing")
         assert lag.lag == 6
 
 
 async def test_a_group_that_is_dropped_begins_anew(topics_url, connection, single):
     async with reading(topics_url, "single", "billing") as member:
         await member.collect(10)
-    topics.drop_group(connection, "single", "billing")
-    assert topics.list_groups(connection, "single") == []
+    topics.drop_group_sync(connection, "single", "billing")
+    assert topics.list_groups_sync(connection, "single") == []
     async with reading(topics_url, "single", "billing") as member:
         assert numbers(await member.collect(10)) == list(range(10))
 
 
 def test_an_unknown_group_is_told_with_where_to_look(connection, single):
     with pytest.raises(TopicError, match="has no group 'nobody'; run `headwater topics groups single`"):
-        topics.seek(connection, "single", "nobody", datetime.now(UTC))
+        topics.seek_sync(connection, "single", "nobody", datetime.now(UTC))
     with pytest.raises(TopicError, match="there is no topic 'nothing'"):
-        topics.pause(connection, "nothing", "nobody")
+        topics.pause_sync(connection, "nothing", "nobody")

@@ -63,7 +63,7 @@ async def test_members_on_one_line_get_what_they_would_get_alone(topics_url, con
             got = await asyncio.gather(first.collect(1), second.collect(1))
             assert [numbers(one) for one in got] == [[n], [n]]
             assert [{message.partition for message in one} for one in got] == [{0}, {1}]
-        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+        assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_commits_of_several_members_are_one_statement(topics_url, connection, orders, monkeypatch):
@@ -76,7 +76,7 @@ async def test_commits_of_several_members_are_one_statement(topics_url, connecti
         await asyncio.gather(*(batch.commit() for batch in batches))
         polls = [call.args[0].parameters for call in asked.call_args_list if call.args[0].name == "poll"]
         assert [poll["settled"] for poll in polls if poll["settled"]] == ["{0,1}"]
-        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+        assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_many_subscribers_share_a_few_connections_and_one_listener(topics_url, connection, monkeypatch):
@@ -137,7 +137,7 @@ async def test_a_refused_commit_is_refused_for_its_own_member_only(topics_url, c
         refused, settled = await asyncio.gather(*(batch.commit() for batch in batches), return_exceptions=True)
         assert isinstance(refused, LeaseLost)
         assert settled is None
-        assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [1, 0]
+        assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [1, 0]
 
 
 async def test_one_who_waits_for_a_transaction_holds_up_nobody_else(topics_url, connection, orders):
@@ -155,7 +155,7 @@ async def test_one_who_waits_for_a_transaction_holds_up_nobody_else(topics_url, 
             assert numbers(await second.collect(1)) == [3]
             assert not waiting.done()
         await waiting
-        assert [lag.next_offset for lag in topics.read_lag(connection, "orders", "billing")] == [2, 3]
+        assert [lag.next_offset for lag in topics.read_lag_sync(connection, "orders", "billing")] == [2, 3]
 
 
 async def waits_for_the_bell(connection, member):
@@ -201,7 +201,7 @@ async def test_a_commit_to_a_group_that_was_dropped_is_refused(topics_url, conne
             pass
         parts = await reader.take()
         assert sum(len(part.offsets) for part in parts) == 2
-        topics.drop_group(connection, "orders", "billing")
+        topics.drop_group_sync(connection, "orders", "billing")
         with pytest.raises(LeaseLost, match="was dropped; nothing was committed"):
             await reader.commit(parts)
 
@@ -260,7 +260,7 @@ async def test_a_commit_that_is_under_way_when_its_line_is_closed_comes_to_its_e
             assert not committing.done()
         await committing
         await closing
-    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+    assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_a_line_to_a_server_that_has_fallen_silent_is_closed_soon(topics_url, connection, orders):
@@ -313,7 +313,7 @@ async def test_a_line_that_is_cut_is_made_again_for_all(topics_url, connection, 
             append(connection, orders, 2)
             got = await asyncio.gather(first.collect(1), second.collect(1))
             assert [numbers(one) for one in got] == [[2], [2]]
-            await until(lambda: sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0)
+            await until(lambda: sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0)
 
 
 async def test_a_line_serves_topics_groups_and_modes_at_once(topics_url, connection, orders):
@@ -373,8 +373,8 @@ async def test_a_handler_that_cannot_be_waited_for_puts_nothing_aside(topics_url
     append(connection, orders, 1)
     with pytest.raises(TopicError, match="write `async def handler"):
         await Subscriber(topics_url, "orders", "billing", quick()).run(handler)
-    assert topics.list_dead(connection, "orders", "billing") == []
-    assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 2
+    assert topics.list_dead_sync(connection, "orders", "billing") == []
+    assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 2
 
 
 async def test_what_is_no_handler_no_settings_and_no_url_is_refused_by_what_it_is(topics_url):

@@ -25,14 +25,16 @@ async def test_a_topic_is_found_by_a_string_and_by_nothing_else(topics_url, conn
     assert connection.execute("select count(*) from headwater.topic_staged").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("act", [topics.pause, topics.resume, topics.drop_group, topics.list_dead, topics.replay_dead])
+@pytest.mark.parametrize(
+    "act", [topics.pause_sync, topics.resume_sync, topics.drop_group_sync, topics.list_dead_sync, topics.replay_dead_sync]
+)
 def test_a_group_is_found_by_a_string_and_by_nothing_else(connection, orders, act):
     connection.execute(
         "insert into headwater.topic_group (topic_id, name, mode) values (%s, 'billing', 'partition')", [orders.id]
     )
     with pytest.raises(TopicError, match="a group is named by a string, not by None"):
         act(connection, "orders", None)
-    assert [one.is_paused for one in topics.list_groups(connection)] == [False]
+    assert [one.is_paused for one in topics.list_groups_sync(connection)] == [False]
 
 
 @pytest.mark.parametrize("topic", ["orders", None])
@@ -64,7 +66,7 @@ async def test_a_connection_of_the_other_kind_is_refused_with_the_function_for_i
 def test_a_topic_is_not_made_of_values_of_other_types(application, wrong, said):
     with pytest.raises(TopicError, match=said):
         topics.create_sync(application, "new", **wrong)
-    assert topics.list_topics(application) == []
+    assert topics.list_topics_sync(application) == []
 
 
 @pytest.mark.parametrize("messages", [Message(1), None, 5])

@@ -352,6 +352,16 @@ async def test_an_unknown_topic_or_server_is_told_when_it_is_opened(topics_url):
         await Producer(topics_url, "orders").send(Message(b"x"))
 
 
+async def test_a_producer_is_opened_once_while_it_is_open_and_after(topics_url, single):
+    said = "a producer is opened once; make another one"
+    async with Producer(topics_url, "single") as producer:
+        with pytest.raises(TopicError, match=said):
+            await producer.__aenter__()
+        await producer.send(Message(1))
+    with pytest.raises(TopicError, match=said):
+        await producer.__aenter__()
+
+
 async def test_what_the_server_refuses_is_the_senders_to_know(topics_url, connection, single):
     async with Producer(topics_url, "single", QUIET) as producer:
         connection.execute(f"alter function headwater.topic_log_{single.id}_append_1 rename to lost")

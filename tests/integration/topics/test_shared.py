@@ -70,7 +70,7 @@ async def test_all_of_it_is_read_once_by_many(topics_url, connection, single):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(received) == list(range(1000))
     assert connection.execute("select count(*) from headwater.topic_claim").fetchone() == (0,)
-    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+    assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
 
 
 async def test_what_one_who_is_gone_had_is_claimed_by_exactly_one(topics_url, connection, single):
@@ -105,9 +105,9 @@ async def test_a_commit_of_a_claim_that_is_anothers_is_refused(topics_url, conne
             again = await heir.next()
             with pytest.raises(LeaseLost):
                 await batch.commit()
-            assert topics.read_lag(connection, "single", "billing")[0].lag == 10
+            assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 10
             await again.commit()
-            assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+            assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
 
 
 async def test_close_leaves_claims_to_others_at_once(topics_url, connection, single):
@@ -182,7 +182,7 @@ async def test_nobody_waits_for_a_claim_that_one_who_is_gone_still_commits(topic
                 assert numbers(await heir.collect(5)) == [5, 6, 7, 8, 9]
                 assert await heir.has_nothing()
                 assert connection.execute(WAITING).fetchall() == []
-    assert topics.read_lag(connection, "single", "billing")[0].lag == 0
+    assert topics.read_lag_sync(connection, "single", "billing")[0].lag == 0
 
 
 async def test_polls_of_an_idle_shared_group_write_nothing(topics_url, connection, single):
@@ -194,7 +194,7 @@ async def test_polls_of_an_idle_shared_group_write_nothing(topics_url, connectio
 
 
 def claiming(connection, group, member, *, most, most_bytes=1 << 20):
-    found = topics.find_group(connection, "single", group)
+    found = topics.find_group_sync(connection, "single", group)
     topic = topics.find_sync(connection, "single")
     return group_statements.claim(
         topic.id,
@@ -213,7 +213,7 @@ async def test_a_claim_has_the_window_of_the_arithmetic(topics_url, connection, 
     async with reading(topics_url, "single", "billing", shared(start="latest")):
         pass
     append(connection, single, 1000)
-    topics.seek(connection, "single", "billing", "latest")
+    topics.seek_sync(connection, "single", "billing", "latest")
     if available:
         append(connection, single, available, begin=1000)
     claims = fetch_sync(connection, claiming(connection, "billing", uuid4(), most=most))

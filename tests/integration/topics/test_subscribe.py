@@ -57,7 +57,7 @@ async def test_a_subscriber_gets_what_was_appended_in_order(topics_url, connecti
     assert places == sorted(places)
     assert sorted(message.json()["n"] for message in batch.messages) == list(range(100))
     assert all(message.headers == {"n": str(message.json()["n"])} for message in batch.messages)
-    assert [lag.lag for lag in topics.read_lag(connection, "orders", "billing")] == [0, 0]
+    assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
 async def test_while_there_is_more_a_commit_brings_the_next_messages_with_it(topics_url, connection, monkeypatch):
@@ -72,7 +72,7 @@ async def test_while_there_is_more_a_commit_brings_the_next_messages_with_it(top
         for n in range(3):
             assert numbers(batch.messages) == [n]
             await batch.commit()
-            assert [lag.next_offset for lag in topics.read_lag(connection, "single", "billing")] == [n + 1]
+            assert [lag.next_offset for lag in topics.read_lag_sync(connection, "single", "billing")] == [n + 1]
             batch = await member.next()
         assert asked.call_count == 3
 
@@ -86,7 +86,7 @@ async def test_what_came_with_a_commit_is_forgotten_when_partitions_change_hands
         await batch.commit()
         reader = member.subscriber._reader
         assert reader._carried
-        topics.seek(connection, "single", "billing", 0)
+        topics.seek_sync(connection, "single", "billing", 0)
         await reader._refresh()
         # From where the group stands now, and not as if what is before had been removed.
         assert numbers(await member.collect(10)) == list(range(10))
@@ -248,7 +248,7 @@ async def test_the_partitions_of_one_who_is_gone_are_taken_over_within_the_lease
         messages = await heir.collect(10, commits=False)
         assert sorted(numbers(messages)) == list(range(10))
         assert set(owners(connection).values()) == {heir.member}
-        after = {lag.partition: lag.epoch for lag in topics.read_lag(connection, "orders", "billing")}
+        after = {lag.partition: lag.epoch for lag in topics.read_lag_sync(connection, "orders", "billing")}
         assert all(after[partition] > epoch for partition, epoch in epochs.items())
 
 
@@ -271,7 +271,7 @@ async def test_a_commit_after_a_takeover_is_refused_and_nothing_moves(topics_url
             assert sorted(numbers(await heir.collect(10, commits=False))) == list(range(10))
             with pytest.raises(LeaseLost, match="nothing moved"):
                 await batch.commit()
-            assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 10
+            assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 10
 
 
 async def test_a_commit_moves_all_partitions_of_a_batch_or_none(topics_url, connection, orders):
@@ -282,10 +282,10 @@ async def test_a_commit_moves_all_partitions_of_a_batch_or_none(topics_url, conn
         connection.execute("update headwater.topic_cursor set epoch = epoch + 1 where partition = 1")
         with pytest.raises(LeaseLost):
             await batch.commit()
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 10
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 10
         # It goes on with what it still owns, from what is committed.
         assert sorted(numbers(await member.collect(10))) == list(range(10))
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0
 
 
 async def test_a_member_whose_lease_has_ended_comes_back(topics_url, connection, orders):
@@ -371,7 +371,7 @@ async def test_connections_that_are_cut_are_made_again(topics_url, connection, o
             await batch.commit()
             got = batch.messages + ([] if len(batch) == 10 else await member.collect(10 - len(batch)))
             assert sorted(numbers(got)) == list(range(10, 20))
-            await until(lambda: sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0)
+            await until(lambda: sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0)
 
 
 async def test_behind_a_pooler_prepared_statements_that_are_lost_are_done_without(topics_url, connection, orders):
@@ -411,9 +411,9 @@ async def test_members_read_on_each_version(any_database, mode):
         append(connection, topic, 50)
         async with reading(any_database, "orders", "billing", quick(mode=mode, max_messages=10)) as member:
             assert sorted(numbers(await member.collect(50))) == list(range(50))
-            topics.seek(connection, "orders", "billing", topic.created_at)
+            topics.seek_sync(connection, "orders", "billing", topic.created_at)
             assert sorted(numbers(await member.collect(50))) == list(range(50))
-        assert sum(lag.lag for lag in topics.read_lag(connection, "orders", "billing")) == 0
+        assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0
 
 
 async def test_an_unknown_topic_is_refused(topics_url):
@@ -438,7 +438,7 @@ async def test_a_group_keeps_its_mode(topics_url, orders):
 
 async def test_members_of_a_group_that_was_dropped_fail(topics_url, connection, orders):
     async with reading(topics_url, "orders", "billing") as member:
-        topics.drop_group(connection, "orders", "billing")
+        topics.drop_group_sync(connection, "orders", "billing")
         with pytest.raises(TopicError, match="was dropped"):
             await member.next()
 

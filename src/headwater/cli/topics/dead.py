@@ -13,8 +13,7 @@ from headwater.cli.session import session
 from headwater.cli.topics.groups import GroupName, Name
 from headwater.cli.topics.messages import plain_payload
 from headwater.errors import HeadwaterError, SettingsError
-from headwater.topics import group as grouping
-from headwater.topics import require_topics
+from headwater.topics import operate, require_topics
 from headwater.topics.group_statements import DeadLetter
 
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="Only of this one.", show_default="all")]
@@ -49,14 +48,14 @@ def dead(
         raise SettingsError("an offset is one of a partition; name it with --partition")
     with session(url) as connection:
         require_topics(connection)
-        found = grouping.list_dead(connection, name, group, partition=partition, offset=offset, limit=limit)
+        found = operate.list_dead_sync(connection, name, group, partition=partition, offset=offset, limit=limit)
         if not replay:
             _show(found, as_json=json)
             return
         if not found:
             raise HeadwaterError(f"group {group} of topic {name} has no such dead letter; leave out --replay to list them")
         confirm(f"Append dead letters of group {group} to topic {name} again?", yes=yes)
-        replayed = grouping.replay_dead(connection, name, group, partition=partition, offset=offset)
+        replayed = operate.replay_dead_sync(connection, name, group, partition=partition, offset=offset)
     typer.echo(f"appended again: {replayed:,}")
 
 

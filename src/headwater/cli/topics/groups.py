@@ -13,8 +13,7 @@ from headwater.cli.output import print_json, print_table
 from headwater.cli.session import session
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import fetch_sync
-from headwater.topics import group as grouping
-from headwater.topics import require_topics
+from headwater.topics import operate, require_topics
 from headwater.topics.group_statements import Group, Lag
 from headwater.topics.operate_statements import count_dead
 
@@ -75,7 +74,7 @@ def pause(name: Name, group: GroupName, url: Url = "") -> None:
     """
     with session(url) as connection:
         require_topics(connection)
-        grouping.pause(connection, name, group)
+        operate.pause_sync(connection, name, group)
     typer.echo(f"group {group} of topic {name}: paused")
 
 
@@ -88,7 +87,7 @@ def resume(name: Name, group: GroupName, url: Url = "") -> None:
     """
     with session(url) as connection:
         require_topics(connection)
-        grouping.resume(connection, name, group)
+        operate.resume_sync(connection, name, group)
     typer.echo(f"group {group} of topic {name}: goes on")
 
 
@@ -108,14 +107,14 @@ def drop_group(
     """
     with session(url) as connection:
         require_topics(connection)
-        found = grouping.find_group(connection, name, group)
+        found = operate.find_group_sync(connection, name, group)
         confirm(f"Forget group {group} of topic {name}, with {found.members} members?", yes=yes)
-        grouping.drop_group(connection, name, group)
+        operate.drop_group_sync(connection, name, group)
     typer.echo(f"group {group} of topic {name}: gone")
 
 
 def readers(connection: Connection, topic: str | None) -> list[Reader]:
-    lags = grouping.read_lag(connection, topic)
+    lags = operate.read_lag_sync(connection, topic)
     dead = {one.group_id: one.letters for one in fetch_sync(connection, count_dead())}
     return [
         Reader(
@@ -123,7 +122,7 @@ def readers(connection: Connection, topic: str | None) -> list[Reader]:
             [lag for lag in lags if (lag.topic, lag.group_name) == (group.topic, group.name)],
             dead.get(group.id, 0),
         )
-        for group in grouping.list_groups(connection, topic)
+        for group in operate.list_groups_sync(connection, topic)
     ]
 
 

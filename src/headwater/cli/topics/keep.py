@@ -12,7 +12,7 @@ from headwater.cli.session import session
 from headwater.cli.topics.groups import Name
 from headwater.cli.topics.place import parse_place
 from headwater.errors import HeadwaterError, SettingsError
-from headwater.topics import Topic, find_sync, list_topics, number_sync, require_topics
+from headwater.topics import Topic, find_sync, list_topics_sync, number_sync, require_topics
 from headwater.topics.retention import Upkept
 from headwater.topics.retention import maintain as maintain_topic
 from headwater.topics.retention import trim as trim_topic
@@ -37,7 +37,7 @@ def maintain(
     """
     with session(url) as connection:
         require_topics(connection)
-        found = [find_sync(connection, name) for name in names] if names else list_topics(connection)
+        found = [find_sync(connection, name) for name in names] if names else list_topics_sync(connection)
         for topic in found:
             # A topic that is only appended to, in transactions, has nobody else who does.
             number_sync(connection, topic)

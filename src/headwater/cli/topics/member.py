@@ -10,7 +10,7 @@ from headwater.errors import TopicError
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import fetch_sync
 from headwater.topics import Batch, Subscriber, SubscriberSettings, Topic, number_sync
-from headwater.topics.group import list_groups, read_lag
+from headwater.topics.operate import list_groups_sync, read_lag_sync
 from headwater.topics.statements import read_bounds
 from headwater.topics.subscribe_settings import Start
 
@@ -23,7 +23,7 @@ class Membership:
 
     def __init__(self, connection: Connection, url: str, topic: Topic, group: str) -> None:
         self._connection, self._url, self._topic, self._group = connection, url, topic, group
-        if any(one.is_paused for one in list_groups(connection, topic.name) if one.name == group):
+        if any(one.is_paused for one in list_groups_sync(connection, topic.name) if one.name == group):
             raise TopicError(
                 f"group {group} of topic {topic.name} is paused; run `headwater topics resume {topic.name} {group}` first"
             )
@@ -58,7 +58,7 @@ class Membership:
 
     def _is_past(self) -> bool:
         """Whether the group, whoever of it, has dealt with what was there at the beginning."""
-        found = {one.partition: one for one in read_lag(self._connection, self._topic.name, self._group)}
+        found = {one.partition: one for one in read_lag_sync(self._connection, self._topic.name, self._group)}
         return all(
             found[partition].next_offset >= end and not found[partition].claimed for partition, end in self._ends.items()
         )

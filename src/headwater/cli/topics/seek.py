@@ -10,8 +10,7 @@ from headwater.cli.output import print_json, print_table
 from headwater.cli.session import session
 from headwater.cli.topics.groups import GroupName, Name
 from headwater.cli.topics.place import parse_place
-from headwater.topics import group as grouping
-from headwater.topics import require_topics
+from headwater.topics import operate, require_topics
 
 
 def seek(
@@ -37,10 +36,10 @@ def seek(
     place = parse_place("--to", to)
     with session(url) as connection:
         require_topics(connection)
-        grouping.find_group(connection, name, group)
-        before = {one.partition: one.next_offset for one in grouping.read_lag(connection, name, group)}
+        operate.find_group_sync(connection, name, group)
+        before = {one.partition: one.next_offset for one in operate.read_lag_sync(connection, name, group)}
         confirm(f"Have group {group} of topic {name} go on from {to}?", yes=yes)
-        after = grouping.seek(connection, name, group, place, partition)
+        after = operate.seek_sync(connection, name, group, place, partition)
     if json:
         moved = [{"partition": one, "before": before.get(one), "next_offset": offset} for one, offset in after.items()]
         print_json(moved)

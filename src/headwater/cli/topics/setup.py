@@ -14,7 +14,7 @@ from headwater.errors import SettingsError, TopicError
 from headwater.model.amount import parse_size
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync, fetch_sync
-from headwater.topics import Topic, create_sync, find_sync, list_topics, prepare_topics, require_topics
+from headwater.topics import Topic, create_sync, find_sync, list_topics_sync, prepare_topics, require_topics
 from headwater.topics.operate_statements import (
     Measured,
     grant_appending,
@@ -45,7 +45,7 @@ def init(url: Url = "", grant: Grant = None, grant_read: GrantRead = None) -> No
     """
     with session(url) as connection:
         prepare_topics(connection)
-        _grant(connection, list_topics(connection), grant or (), grant_read or ())
+        _grant(connection, list_topics_sync(connection), grant or (), grant_read or ())
     typer.echo("topics are in schema headwater; make one with `headwater topics create NAME`")
     _tell(grant or (), grant_read or ())
 
@@ -128,7 +128,7 @@ def show_all(url: Url = "", json: Json = False) -> None:
     """
     with session(url) as connection:
         require_topics(connection)
-        found = list_topics(connection)
+        found = list_topics_sync(connection)
         measured = {one.id: one for one in fetch_sync(connection, measure_topics())}
         counts = {topic.id: _messages(connection, topic) for topic in found}
     if json:
