@@ -39,7 +39,7 @@ QUICK = Sizes(aging_seconds=3.0, seconds=1.0, patience_seconds=60.0)
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
     arms: tuple[Arm, ...] = (FIXED, Ours())
-    with staged(output) as stage:
+    with staged(quick, output) as stage:
         ratios = {arm.name: held_over_free(stage, arm, sizes) for arm in arms}
     output.figures["held_horizon_ratio_of_reference"] = ratios["fixed"]
     return [Bar("held_horizon_ratio", ratios["ours"], at_least=0.8)]

@@ -19,17 +19,22 @@ from benchmarks.logs.workers import ENOUGH, UNKNOWN, Read, Workers, Write, worki
 from benchmarks.pipelines.output import Output
 from headwater.embedded import EmbeddedPostgres, PostgresSettings
 from headwater.postgres.connect import Connection, connect_sync
-from headwater.postgres.statements import fetch_sync
+from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.topics import prepare_topics
 
 # Commits are as durable and vacuums as frequent as they are by default. Checkpoints are kept out of the way, so that they do
 # not fall into one arm and not the other; there are connections enough for the large shape.
 SERVER: Final = {
+    "min_wal_size": "2GB",
     "max_wal_size": "32GB",
     "checkpoint_timeout": "1h",
     "shared_buffers": "512MB",
     "max_connections": "800",
 }
+# A server that has run for a while uses its files of WAL again. A new one fills each of them with zeros first, which takes
+# as long as to write them, and all writers wait meanwhile: so many are there before the first turn, and again before each.
+WAL_FILES: Final = 112
+QUICK_WAL_FILES: Final = 24
 GROUPS: Final = 5
 _READY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.05
@@ -130,6 +135,7 @@ class Stage:
 
     def run(self, arm: Arm, load: Load, *, patience_seconds: float = 2.0, watch: Watch = lambda: None) -> Turn:
         """Readers first; when all of them are at work, the writers. Meanwhile `watch` is called again and again."""
+        execute_sync(self.connection, statements.reuse_wal())
         with self.reading(arm, load):
             self.workers.signals.began.value = 0.0
             self.workers.writer.begin(Write(arm, self.url, load, patience_seconds))
@@ -180,7 +186,7 @@ class Stage:
 
 
 @contextmanager
-def staged(output: Output) -> Iterator[Stage]:
+def staged(quick: bool, output: Output) -> Iterator[Stage]:
     with (
         output.console.status("starting PostgreSQL and the processes that write and read"),
         EmbeddedPostgres(PostgresSettings(config=SERVER)) as server,
@@ -188,6 +194,9 @@ def staged(output: Output) -> Iterator[Stage]:
         working(GROUPS, (CODED, Ours())) as workers,
     ):
         prepare_topics(connection)
+        for _ in range(QUICK_WAL_FILES if quick else WAL_FILES):
+            execute_sync(connection, statements.fill_wal())
+            execute_sync(connection, statements.switch_wal())
         postmaster = psutil.Process(connection.info.backend_pid).parent()
         assert postmaster is not None
         yield Stage(server.url, connection, postmaster, workers, output)

@@ -98,6 +98,18 @@ def hold() -> Statement[str]:
     return SQL["hold"].bind(str)
 
 
+def fill_wal() -> Statement[None]:
+    return SQL["fill_wal"].compose()
+
+
+def switch_wal() -> Statement[None]:
+    return SQL["switch_wal"].compose()
+
+
+def reuse_wal() -> Statement[None]:
+    return SQL["reuse_wal"].compose()
+
+
 def create_orders() -> Statement[None]:
     return SQL["create_orders"].compose()
 

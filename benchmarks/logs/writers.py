@@ -23,7 +23,7 @@ QUICK = Sizes(seconds=2.0, rounds=1)
 
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
-    with staged(output) as stage:
+    with staged(quick, output) as stage:
         batches = over_reference(stage, "write_ceiling", replace(SMALL, groups=0), sizes)
         single = over_reference(stage, "single", SINGLE, sizes)
     return [

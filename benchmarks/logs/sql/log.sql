@@ -106,6 +106,17 @@ begin
 end
 $$;
 
+-- name: fill_wal
+-- Most of a file of 16 MB.
+select pg_logical_emit_message(false, 'benchmark', repeat(' ', 15 * 1024 * 1024));
+
+-- name: switch_wal
+select pg_switch_wal();
+
+-- name: reuse_wal
+-- What was written before is not needed any more, and its files are there to be used again.
+checkpoint;
+
 -- name: read_meter
 -- What the server has written and flushed so far, and its clock. The WAL is that of all databases.
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as wal_bytes,
