@@ -14,7 +14,7 @@ from benchmarks.logs.arms import Arm
 from benchmarks.logs.load import SMALL
 from benchmarks.logs.ours import Ours
 from benchmarks.logs.reference import FIXED
-from benchmarks.logs.stage import Stage, staged
+from benchmarks.logs.stage import Stage, staged, wal_files
 from benchmarks.pipelines.output import Output
 from benchmarks.report import Bar
 from headwater.postgres.connect import connect_sync
@@ -39,7 +39,7 @@ QUICK = Sizes(aging_seconds=3.0, seconds=1.0, patience_seconds=60.0)
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
     arms: tuple[Arm, ...] = (FIXED, Ours())
-    with staged(quick, output) as stage:
+    with staged(output, wal_files(quick)) as stage:
         ratios = {arm.name: held_over_free(stage, arm, sizes) for arm in arms}
     output.figures["held_horizon_ratio_of_reference"] = ratios["fixed"]
     return [Bar("held_horizon_ratio", ratios["ours"], at_least=0.8)]

@@ -31,7 +31,7 @@ QUICK = Sizes(settle_seconds=2.0, seconds=4.0)
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
     arms: tuple[tuple[Arm, str], ...] = ((CODED, "headwater"), (Ours(lease=timedelta(hours=1)), "headwater subscriber"))
-    with staged(quick, output) as stage:
+    with staged(output) as stage:
         written = {arm.name: idle(stage, arm, name, sizes) for arm, name in arms}
     return [Bar("idle_poll_wal_bytes", written["ours"], at_most=0.0)]
 

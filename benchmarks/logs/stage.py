@@ -22,8 +22,8 @@ from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.topics import prepare_topics
 
-# Commits are as durable and vacuums as frequent as they are by default. Checkpoints are kept out of the way, so that they do
-# not fall into one arm and not the other; there are connections enough for the large shape.
+# Commits are as durable and vacuums as frequent as they are by default. Checkpoints are made before each run, and kept out
+# of its way, so that they do not fall into one arm and not the other; there are connections enough for the large shape.
 SERVER: Final = {
     "min_wal_size": "2GB",
     "max_wal_size": "32GB",
@@ -32,7 +32,8 @@ SERVER: Final = {
     "max_connections": "800",
 }
 # A server that has run for a while uses its files of WAL again. A new one fills each of them with zeros first, which takes
-# as long as to write them, and all writers wait meanwhile: so many are there before the first turn, and again before each.
+# as long as to write them, and all writers wait meanwhile. So many are there before the first run, and again before each:
+# somewhat less than the 128 of `min_wal_size`, and more than the fastest of them writes in its 15 seconds, or 2.
 WAL_FILES: Final = 112
 QUICK_WAL_FILES: Final = 24
 GROUPS: Final = 5
@@ -185,8 +186,13 @@ class Stage:
             worker.is_done(max(deadline - time.monotonic(), 0.0))
 
 
+def wal_files(quick: bool) -> int:
+    return QUICK_WAL_FILES if quick else WAL_FILES
+
+
 @contextmanager
-def staged(quick: bool, output: Output) -> Iterator[Stage]:
+def staged(output: Output, wal_files: int = 0) -> Iterator[Stage]:
+    """A server of its own that has so many files of WAL to use again, and the processes."""
     with (
         output.console.status("starting PostgreSQL and the processes that write and read"),
         EmbeddedPostgres(PostgresSettings(config=SERVER)) as server,
@@ -194,7 +200,7 @@ def staged(quick: bool, output: Output) -> Iterator[Stage]:
         working(GROUPS, (CODED, Ours())) as workers,
     ):
         prepare_topics(connection)
-        for _ in range(QUICK_WAL_FILES if quick else WAL_FILES):
+        for _ in range(wal_files):
             execute_sync(connection, statements.fill_wal())
             execute_sync(connection, statements.switch_wal())
         postmaster = psutil.Process(connection.info.backend_pid).parent()

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.logs import statements
 from benchmarks.logs.load import SMALL
 from benchmarks.logs.ours import TOPIC, Ours
-from benchmarks.logs.stage import Stage, Turn, milliseconds, staged
+from benchmarks.logs.stage import Stage, Turn, milliseconds, staged, wal_files
 from benchmarks.pipelines.output import Output
 from benchmarks.report import Bar
 from headwater.postgres.connect import connect_sync
@@ -36,7 +36,7 @@ QUICK = Sizes(seconds=15.0)
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes, arm = QUICK if quick else Sizes(), Ours(retention=RETENTION)
     sizes_at: list[tuple[float, float]] = []
-    with staged(quick, output) as stage, output.console.status(f"{sizes.seconds:,.0f} seconds of a steady load"):
+    with staged(output, wal_files(quick)) as stage, output.console.status(f"{sizes.seconds:,.0f} seconds of a steady load"):
         arm.prepare(stage.connection, SMALL)
         turn = stage.run(arm, SMALL.at(PER_SECOND, sizes.seconds), watch=lambda: sizes_at.append(upkeep(stage)))
     return tell(output, turn, sizes_at)

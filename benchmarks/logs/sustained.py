@@ -16,7 +16,7 @@ from benchmarks.logs.arms import Arm
 from benchmarks.logs.load import LARGE, SMALL, Load
 from benchmarks.logs.ours import Ours
 from benchmarks.logs.reference import CODED, FIXED
-from benchmarks.logs.stage import Stage, Turn, milliseconds, staged
+from benchmarks.logs.stage import Stage, Turn, milliseconds, staged, wal_files
 from benchmarks.pipelines.output import Output
 from benchmarks.report import Bar
 
@@ -49,14 +49,14 @@ LARGE_QUICK = Sizes(rate=250_000, first=4_000, step_seconds=2.0, halvings=0, tur
 
 def measure_small(quick: bool, output: Output) -> list[Bar]:
     sizes = SMALL_QUICK if quick else SMALL_SIZES
-    with staged(quick, output) as stage:
+    with staged(output, wal_files(quick)) as stage:
         kept = sustain(stage, "p1", SMALL, sizes)
         bars = compare(stage, SMALL, sizes, min(sizes.rate, 0.7 * min(kept["coded"], kept["fixed"])))
     return [*bars, Bar("p1_sustained_over_reference", over_reference(kept), at_least=3.0)]
 
 
 def measure_large(quick: bool, output: Output) -> list[Bar]:
-    with staged(quick, output) as stage:
+    with staged(output, wal_files(quick)) as stage:
         kept = sustain(stage, "p2", LARGE, LARGE_QUICK if quick else LARGE_SIZES)
     return [Bar("p2_sustained_over_reference", over_reference(kept), at_least=3.0)]
 

@@ -7,7 +7,7 @@ from benchmarks.logs.arms import Arm
 from benchmarks.logs.load import SINGLE, SMALL, Load
 from benchmarks.logs.ours import Ours
 from benchmarks.logs.reference import FIXED
-from benchmarks.logs.stage import Stage, staged
+from benchmarks.logs.stage import Stage, staged, wal_files
 from benchmarks.pipelines.output import Output
 from benchmarks.report import Bar
 
@@ -23,7 +23,7 @@ QUICK = Sizes(seconds=2.0, rounds=1)
 
 def measure(quick: bool, output: Output) -> list[Bar]:
     sizes = QUICK if quick else Sizes()
-    with staged(quick, output) as stage:
+    with staged(output, wal_files(quick)) as stage:
         batches = over_reference(stage, "write_ceiling", replace(SMALL, groups=0), sizes)
         single = over_reference(stage, "single", SINGLE, sizes)
     return [

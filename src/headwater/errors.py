@@ -52,12 +52,12 @@ class SlotMissing(SlotLost):
 
 
 class SlotActive(SourceError):
-    """Somebody else reads the slot; a reader that just died holds it for a moment longer."""
+    """Somebody else reads the slot, or makes it; a reader that just died holds it for a moment longer."""
 
     retryable = True
 
-    def __init__(self, slot: str, reason: str) -> None:
-        super().__init__(f"replication slot {slot!r} is in use ({reason}); stop its reader, or name another slot")
+    def __init__(self, slot: str, reason: str, remedy: str = "stop its reader, or name another slot") -> None:
+        super().__init__(f"replication slot {slot!r} is in use ({reason}); {remedy}")
         self.slot, self.reason = slot, reason
 
 

@@ -223,6 +223,49 @@ def test_a_transaction_that_is_open_while_the_slot_is_lost_is_delivered_once(
     assert found.repeated == 0
 
 
+def _maker(source: str) -> str:
+    """The process id of the session that makes the slot, and waits for a transaction, if there is one."""
+    query = "select active_pid from pg_replication_slots where slot_name = %s and confirmed_flush_lsn is null"
+    return "".join(str(pid) for (pid,) in fetch(source, query, NAME))
+
+
+def test_a_renewal_that_is_cut_off_begins_again_and_one_that_is_stopped_ends_at_once(
+    spark: SparkSession, source: str, rabbitmq: RabbitmqNode, queue: Queue, tmp_path: Path, record_property: Note
+) -> None:
+    settings = relay_settings(tmp_path, source, queue_access(rabbitmq.url, queue))
+    held = [messages_of(key, 50) for key in ("cut", "stopped")]
+    with Producer(source, NAME) as producer:
+        with Relay(spark, settings) as relay:
+            eventually(lambda: is_streaming(source), seconds=240)
+            queue.wait_for_more(SOME)
+            lost = generation_of(source)
+            with held_open(source, NAME, held[0]):
+                drop_slot(source)
+                maker = eventually(lambda: _maker(source), seconds=60)
+                execute(source, f"select pg_terminate_backend({maker})")
+                eventually(lambda: _maker(source) not in ("", maker), seconds=60)
+            eventually(lambda: is_streaming(source, lost), seconds=240)
+            queue.wait_for_more(SOME)
+            lost = generation_of(source)
+            relay.require_life()
+        with held_open(source, NAME, held[1]):
+            with Relay(spark, settings):
+                eventually(lambda: is_streaming(source), seconds=240)
+                drop_slot(source)
+                eventually(lambda: _maker(source), seconds=60)
+            assert fetch(source, "select from pg_replication_slots where slot_name = %s", NAME) == []
+        with Relay(spark, settings) as relay:
+            eventually(lambda: is_streaming(source, lost), seconds=240)
+            queue.wait_for_more(SOME)
+            producer.stop()
+            committed = [*producer.committed, *held[0], *held[1]]
+            queue.wait_for(committed, relay.require_life)
+    found = tally(committed, queue.arrived)
+    record_property("counts", f"outbox, renewal of the slot cut off, and stopped: {found}")
+    found.require_all()
+    assert found.repeated == 0
+
+
 def _set_standby(source: str, names: str) -> None:
     """Have commits wait for a standby; our own do not."""
     execute(

@@ -111,6 +111,7 @@ $$;
 select pg_logical_emit_message(false, 'benchmark', repeat(' ', 15 * 1024 * 1024));
 
 -- name: switch_wal
+-- The next one begins a file.
 select pg_switch_wal();
 
 -- name: reuse_wal

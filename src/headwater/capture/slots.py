@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 # The reader of a lost slot may take a moment to go away.
 _PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def renew_slot(source: SourceSlot, store: TableStore, reason: str, stopping: Eve
         # What the new name leads to is taken as it is: it was never ours to lose.
         _log.warning("slot %s: left behind; drop it if nobody reads it", record.slot, extra={"slot": record.slot})
     elif found is not None:
-        _drop(source)
+        _drop(source, stopping or Event())
     return _make(source, store, system, "", stopping)
 
 
@@ -115,7 +116,7 @@ def _look(source: SourceSlot) -> tuple[Slot | None, str]:
         return found, server.system_identifier
 
 
-def _drop(source: SourceSlot) -> None:
+def _drop(source: SourceSlot, stopping: Event) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     with translated(source.url), closing(connect_sync(source.url)) as connection:
         while True:
@@ -126,6 +127,5 @@ def _drop(source: SourceSlot) -> None:
             except SlotMissing:
                 return
             except SlotActive:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or stopping.wait(_LOOK_SECONDS):
                     raise
-                time.sleep(0.2)

@@ -61,8 +61,12 @@ class Feed(Protocol):
         until all transactions that are running have ended; `stopping` ends that wait with ConnectionLost, here and below.
         """
 
-    def renew(self, reason: str, stopping: Event) -> str:
-        """Give a lost slot up, and make another; returns what becomes of what it held."""
+    @property
+    def after_loss(self) -> str:
+        """What becomes of what a lost slot held."""
+
+    def renew(self, reason: str, stopping: Event) -> None:
+        """Give a lost slot up, and make another."""
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
         """The range between two offsets that Spark has logged, where it ends, and what it holds."""
@@ -131,10 +135,13 @@ class ChangesFeed:
         with closing(self._tables()) as store:
             ensure_slot(self._slot, store, stopping=stopping)
 
-    def renew(self, reason: str, stopping: Event) -> str:
+    @property
+    def after_loss(self) -> str:
+        return "all tables are read as a whole again"
+
+    def renew(self, reason: str, stopping: Event) -> None:
         with closing(self._tables()) as store:
             renew_slot(self._slot, store, reason, stopping)
-        return "all tables are read as a whole again"
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
         return span_of(before, end)
@@ -208,11 +215,14 @@ class OutboxFeed:
         with closing(TableStore(state_url, name)) as store:
             self._generation = ensure_slot(self._slot, store, stopping=stopping).generation
 
-    def renew(self, reason: str, stopping: Event) -> str:
+    @property
+    def after_loss(self) -> str:
+        has_rows = not self._source.emitted and self._source.columns.created_at is not None
+        return "what was not delivered is read from the table" if has_rows else "what was not delivered is lost"
+
+    def renew(self, reason: str, stopping: Event) -> None:
         with closing(TableStore(self._settings.state_url, self._settings.name)) as store:
             self._generation = renew_slot(self._slot, store, reason, stopping).generation
-        has_rows = not self._source.emitted and self._source.columns.created_at is not None
-        return "what was not delivered is read from the table" if has_rows else "another one is made"
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:
         last = OutboxOffset.from_json(end)
@@ -290,7 +300,11 @@ class TopicFeed:
             require_topics(connection)
             find_sync(connection, self._source.topic)
 
-    def renew(self, reason: str, stopping: Event) -> str:
+    @property
+    def after_loss(self) -> str:
+        return "nothing is lost"
+
+    def renew(self, reason: str, stopping: Event) -> None:
         raise SourceError(f"a topic has no slot that could be lost ({reason}); report it")
 
     def range_of(self, before: Logged | None, end: Logged) -> tuple[Span, Position, Content]:

@@ -159,7 +159,10 @@ class Pipeline:
             except HeadwaterError as exc:
                 # A server that changes hands loses slots, and may be away for a while.
                 error = exc
+                # It may have come as far as a slot that the feed does not know of.
+                self._is_provided = False
         if error.retryable and self._stopping.is_set():
+            _log.debug("the run ended with the stop", exc_info=error, extra=self._reporter.facts)
             return
         is_limited = once or isinstance(error, PipelineFailed)
         if not error.retryable or not self._has_begun or (is_limited and failures >= _TRIES):
@@ -175,8 +178,9 @@ class Pipeline:
         if not isinstance(source, TopicSettings) and source.on_slot_loss is SlotLossRule.FAIL:
             remedy = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
             raise SourceError(f"{error}; {remedy}") from error
-        outlook = self._feed.renew(str(error), self._stopping)
-        _log.warning("%s; %s", error, outlook, extra=self._reporter.facts)
+        # Before, since the next attempt does not know of the loss any more.
+        _log.warning("%s; another one is made, and %s", error, self._feed.after_loss, extra=self._reporter.facts)
+        self._feed.renew(str(error), self._stopping)
 
     @property
     def _is_ending(self) -> bool:

@@ -194,8 +194,12 @@ class Reporter:
 
     def _connect(self) -> Connection:
         connection = connect_sync(self._settings.state_url)
-        # A standby that commits wait for must not keep us from saying how things are.
-        execute_sync(connection, commit_locally())
+        try:
+            # A standby that commits wait for must not keep us from saying how things are.
+            execute_sync(connection, commit_locally())
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _write_until_stopped(self, connection: Connection) -> None:

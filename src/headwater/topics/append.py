@@ -49,6 +49,7 @@ def append_sync(
 
 async def number(connection: psycopg.AsyncConnection[Any], topic: Topic) -> int:
     """Give offsets to what was appended and committed; returns for how many appends. Writes only if there is something."""
+    require_async(connection, "number")
     numbered = 0
     while (await fetch(connection, statements.has_staged(topic.id)))[0]:
         async with latest(connection):
@@ -62,6 +63,7 @@ async def number(connection: psycopg.AsyncConnection[Any], topic: Topic) -> int:
 
 def number_sync(connection: psycopg.Connection[Any], topic: Topic) -> int:
     """`number` for a connection that is not async."""
+    require_sync(connection, "number")
     numbered = 0
     while fetch_sync(connection, statements.has_staged(topic.id))[0]:
         with latest_sync(connection):

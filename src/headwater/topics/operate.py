@@ -93,7 +93,8 @@ async def seek(
     """Have a group go on from elsewhere; returns the next offset of each partition.
 
     Its members begin there with their next batch, and commits of what they have in hand are refused. An offset that was
-    removed raises PositionExpired; one that is beyond the end of all partitions, TopicError.
+    removed raises PositionExpired; one that is beyond the end of all partitions, TopicError. In a transaction of the caller
+    it counts from the commit on, and until then nothing of the topic can be given offsets or be removed.
     """
     found, reader = await _find(connection, topic, group, "seek")
     wanted = find_place(found, to, partition)

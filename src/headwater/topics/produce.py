@@ -28,19 +28,22 @@ class Producer:
         self._url, self._name, self._settings = url, topic, settings or ProducerSettings()
         require_settings(self._settings, ProducerSettings)
         self._gathering = Gathering(self._settings)
+        self._is_opened = False
         self._topic: Topic | None = None
         self._bell: Bell | None = None
         self._writers: list[tuple[Appender, asyncio.Task[None]]] = []
         self._upkeep: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        if self._topic is not None:
+        if self._is_opened:
             raise TopicError("a producer is opened once; make another one")
+        self._is_opened = True
         session = self._session()
         try:
             async with session.opening() as connection:
                 self._topic = await find(connection, self._name)
         except BaseException:
+            self._is_opened = False
             await session.close()
             raise
         if self._settings.rings:

@@ -102,6 +102,7 @@ async def add_partitions(connection: psycopg.AsyncConnection[Any], name: str, pa
     groups read up, with nobody appending, before. Producers that are open follow with their next batch but one; a `Topic`
     that somebody keeps has to be found again. Fewer partitions are refused.
     """
+    require_async(connection, "add_partitions")
     found = await find(connection, name)
     await fetch(connection, _growth(found, partitions))
     return await find(connection, name)
@@ -109,6 +110,7 @@ async def add_partitions(connection: psycopg.AsyncConnection[Any], name: str, pa
 
 def add_partitions_sync(connection: psycopg.Connection[Any], name: str, partitions: int) -> Topic:
     """`add_partitions` for a connection that is not async."""
+    require_sync(connection, "add_partitions")
     found = find_sync(connection, name)
     fetch_sync(connection, _growth(found, partitions))
     return find_sync(connection, name)

@@ -11,6 +11,8 @@ from headwater.topics.message import partition_of
 from tests.subscribing import numbers, reading
 
 BY_NAME = ("find_group", "drop_group", "pause", "resume", "list_dead", "replay_dead")
+# What others take.
+MORE = {"seek": ("orders", "billing", "earliest"), "add_partitions": ("orders", 3), "number": ("orders",)}
 
 
 @pytest.fixture
@@ -65,12 +67,22 @@ async def test_what_is_replayed_in_a_transaction_that_rolls_back_stays_where_it_
     assert await topics.list_dead(async_connection, "orders", "billing") == before != []
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+async def test_who_seeks_in_a_transaction_moves_a_group_with_the_commit(connection, async_connection, billing):
+    async with async_connection.transaction(force_rollback=True):
+        assert await topics.seek(async_connection, "orders", "billing", "earliest") == {0: 0, 1: 0}
+    assert [lag.next_offset for lag in topics.read_lag_sync(connection, "orders", "billing")] == [2, 2]
+    async with async_connection.transaction():
+        await topics.seek(async_connection, "orders", "billing", "earliest")
+        assert [lag.next_offset for lag in topics.read_lag_sync(connection, "orders", "billing")] == [2, 2]
+    assert [lag.next_offset for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
+
+
+@pytest.mark.parametrize("name", [*BY_NAME, "seek", "add_partitions", "number"])
 async def test_a_connection_of_the_other_kind_is_refused_by_each_with_its_partner(connection, async_connection, name):
     with pytest.raises(TopicError, match=rf"^{name} needs a psycopg.AsyncConnection.*; use {name}_sync with it"):
-        await getattr(topics, name)(connection, "orders", "billing")
+        await getattr(topics, name)(connection, *MORE.get(name, ("orders", "billing")))
     with pytest.raises(TopicError, match=rf"^{name}_sync needs a psycopg.Connection.*; use {name} with it"):
-        getattr(topics, f"{name}_sync")(async_connection, "orders", "billing")
+        getattr(topics, f"{name}_sync")(async_connection, *MORE.get(name, ("orders", "billing")))
 
 
 @pytest.mark.parametrize("name", ["list_topics", "list_groups", "read_lag"])

@@ -354,6 +354,10 @@ async def test_an_unknown_topic_or_server_is_told_when_it_is_opened(topics_url):
 
 async def test_a_producer_is_opened_once_while_it_is_open_and_after(topics_url, single):
     said = "a producer is opened once; make another one"
+    both = Producer(topics_url, "single")
+    opened = await asyncio.gather(both.__aenter__(), both.__aenter__(), return_exceptions=True)
+    await both.close()
+    assert opened[0] is both and isinstance(opened[1], TopicError)
     async with Producer(topics_url, "single") as producer:
         with pytest.raises(TopicError, match=said):
             await producer.__aenter__()

@@ -143,7 +143,11 @@ def require_usable(slot: Slot | None, name: str, database: str) -> Slot:
             f"rolled back; name another slot, or a new one"
         )
     if slot.confirmed_flush_lsn is None:
-        raise SlotActive(name, f"session {slot.active_pid} is making it, until all transactions that are running have ended")
+        raise SlotActive(
+            name,
+            f"session {slot.active_pid} is making it, until all transactions that are running have ended",
+            f"end these, or that session with `select pg_terminate_backend({slot.active_pid})`",
+        )
     return slot
 
 

@@ -79,14 +79,17 @@ def test_a_slot_that_has_to_wait_for_a_transaction_is_given_up_on_request_and_no
     ):
         other.execute("select pg_current_xact_id()")
         making = pool.submit(create_slot, commands, name)
-        half_made = eventually(lambda: find_slot(connection, name))
-        with pytest.raises(SlotActive, match=rf"is in use \(session {half_made.active_pid} is making it, until all"):
-            require_usable(half_made, name, connection.info.dbname)
-        stopping.set()
+        try:
+            half_made = eventually(lambda: find_slot(connection, name))
+            with pytest.raises(SlotActive, match=rf"is in use \(session {half_made.active_pid} is making it, until all"):
+                require_usable(half_made, name, connection.info.dbname)
+        finally:
+            stopping.set()
         with pytest.raises(ConnectionLost, match="CREATE_REPLICATION_SLOT was given up"):
             making.result()
         # The connection and the transaction are both there still.
         assert find_slot(connection, name) is None
+        stopping.clear()
         assert commands.identify().database == connection.info.dbname
 
 

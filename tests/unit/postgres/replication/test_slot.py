@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.errors import ConnectionLost, SettingsError, SlotInvalidated, SlotMissing, SourceError
+from headwater.errors import ConnectionLost, SettingsError, SlotActive, SlotInvalidated, SlotMissing, SourceError
 from headwater.postgres.replication.slot import check_slot_name, create_slot, require_usable
 from tests.unit.postgres.values import SLOT
 
@@ -39,6 +39,12 @@ def test_a_slot_that_is_not_for_us_is_named_with_a_remedy(facts, said):
 def test_an_invalidated_slot_is_named_with_its_reason():
     with pytest.raises(SlotInvalidated, match=r"'shop' was invalidated by the server \(wal_removed\)"):
         require_usable(slot(invalidation_reason="wal_removed"), "shop", "shop")
+
+
+def test_a_slot_that_is_being_made_is_named_with_who_makes_it():
+    said = r"'shop' is in use \(session 4711 is making it, until .*\); end these, or .*pg_terminate_backend\(4711\)"
+    with pytest.raises(SlotActive, match=said):
+        require_usable(slot(confirmed_flush_lsn=None, active_pid=4711), "shop", "shop")
 
 
 class Refusing:
