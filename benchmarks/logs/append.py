@@ -22,9 +22,8 @@ from headwater.embedded import EmbeddedPostgres, PostgresSettings
 from headwater.postgres.connect import AsyncConnection, connect, connect_sync
 from headwater.postgres.statements import execute, execute_sync, fetch
 from headwater.topics import Message, Topic, append, create_sync, number, prepare_topics
-from headwater.topics.append import frame_messages
+from headwater.topics.append import encode_messages, frame_messages
 from headwater.topics.frame import Framed
-from headwater.topics.message import encode_message
 from headwater.topics.statements import append_held, hold_partitions
 
 CONCURRENT: Final = 16
@@ -125,4 +124,4 @@ async def _number(connection: AsyncConnection, topic: Topic) -> None:
 
 
 def _framed(topic: Topic, message: Message) -> tuple[list[int], list[Framed]]:
-    return frame_messages(topic, [encode_message(message, topic.max_bytes)], 0)
+    return frame_messages(topic, encode_messages(topic, [message]), 0)

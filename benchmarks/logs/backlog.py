@@ -25,8 +25,8 @@ from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.sources import register
 from headwater.topics import Message, create_sync, prepare_topics
+from headwater.topics.append import encode_messages
 from headwater.topics.frame import encode_frame
-from headwater.topics.message import encode_message
 from headwater.topics.statements import append_held
 
 PARTITIONS: Final = 4
@@ -78,7 +78,7 @@ def fill(connection: Connection, messages: int) -> int:
     appends = max(1, messages // (FRAME_MESSAGES * FRAMES))
     for _ in range(appends):
         payloads = [os.urandom(MESSAGE_BYTES) for _ in range(FRAME_MESSAGES)]
-        frame = encode_frame([encode_message(Message(payload), topic.max_bytes) for payload in payloads], compresses=False)
+        frame = encode_frame(encode_messages(topic, [Message(payload) for payload in payloads]), compresses=False)
         partitions = [place % PARTITIONS for place in range(FRAMES)]
         (firsts,) = fetch_sync(connection, append_held(topic.id, partitions, [frame] * FRAMES))
         execute_sync(connection, statements.insert_copied(partitions, firsts, payloads))

@@ -2,7 +2,6 @@
 
 from headwater.topics.append import append, append_sync, number, number_sync
 from headwater.topics.batch import Batch
-from headwater.topics.gather import Placed
 from headwater.topics.group_statements import DeadLetter, Group, Lag
 from headwater.topics.line import Line
 from headwater.topics.message import Message
@@ -26,6 +25,7 @@ from headwater.topics.operate import (
     seek,
     seek_sync,
 )
+from headwater.topics.places import Placed, Places
 from headwater.topics.produce import Producer
 from headwater.topics.produce_settings import ProducerSettings
 from headwater.topics.retention import Upkept, maintain, trim
@@ -54,6 +54,7 @@ __all__ = [
     "Line",
     "Message",
     "Placed",
+    "Places",
     "Producer",
     "ProducerSettings",
     "Segment",

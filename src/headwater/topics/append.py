@@ -5,9 +5,7 @@ Whoever reads the topic next, or `number`, gives them. `docs/decisions` has the 
 """
 
 import random
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
 from typing import Any, Final
 
 import psycopg
@@ -16,8 +14,9 @@ from headwater.errors import TopicError
 from headwater.postgres.latest import latest, latest_sync
 from headwater.postgres.statements import Statement, fetch, fetch_sync
 from headwater.topics import statements
+from headwater.topics.encoded import Encoded
 from headwater.topics.frame import Framed, encode_frame
-from headwater.topics.message import Encoded, Message, encode_message, partition_of
+from headwater.topics.message import Message, encode_message, partition_of
 from headwater.topics.topic import Topic, find, find_sync, require_async, require_sync
 
 # Rows of this size cost the least to write and to read; a larger message has one to itself.
@@ -74,47 +73,38 @@ def number_sync(connection: psycopg.Connection[Any], topic: Topic) -> int:
     return numbered
 
 
-def frame_messages(topic: Topic, messages: Sequence[Encoded], unkeyed: int) -> tuple[list[int], list[Framed]]:
+def frame_messages(topic: Topic, messages: Encoded, unkeyed: int) -> tuple[list[int], list[Framed]]:
     """The partition of each frame, and the frames; messages of a partition keep their order. Pure.
 
     Messages without a key are for the partition `unkeyed`.
     """
-    by_partition: dict[int, list[Encoded]] = {}
-    for message, partition in zip(messages, partitions_for(topic, messages, unkeyed), strict=True):
-        by_partition.setdefault(partition, []).append(message)
     partitions: list[int] = []
     frames: list[Framed] = []
-    for partition in sorted(by_partition):
-        for part in portions(by_partition[partition], FRAME_BYTES):
+    for partition, those in _by_partition(topic, messages, unkeyed):
+        for part in those.portions(FRAME_BYTES):
             partitions.append(partition)
             frames.append(encode_frame(part, compresses=topic.compresses))
     return partitions, frames
 
 
-def partitions_for(topic: Topic, messages: Sequence[Encoded], unkeyed: int) -> list[int]:
+def partitions_for(topic: Topic, messages: Encoded, unkeyed: int) -> list[int]:
     """Where each message goes."""
-    return [unkeyed if key is None else partition_of(key, topic.partitions) for _, key, _, _ in messages]
+    if messages.keys is None:
+        return [unkeyed] * len(messages)
+    return [unkeyed if key is None else partition_of(key, topic.partitions) for key in messages.keys]
 
 
-def portions(messages: Sequence[Encoded], most_bytes: int) -> Iterator[Sequence[Encoded]]:
-    """Messages in their order, each time as many as have no more than so many bytes together, or one that has more."""
-    ends = list(accumulate([size for _, _, _, size in messages]))
-    begin, before = 0, 0
-    while begin < len(messages):
-        end = max(bisect_right(ends, before + most_bytes, begin), begin + 1)
-        yield messages[begin:end]
-        begin, before = end, ends[end - 1]
-
-
-def encode_messages(topic: Topic, messages: Sequence[Message]) -> list[Encoded]:
+def encode_messages(topic: Topic, messages: Sequence[Message]) -> Encoded:
     """The messages as they are written, or TopicError."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         raise TopicError(f"messages are given as a list, not as a {type(messages).__name__}; write [Message(...)]")
     given = list(messages)
-    return _encode_bare(given, topic.max_bytes) or [encode_message(message, topic.max_bytes) for message in given]
+    if not given:
+        return Encoded([], [])
+    return _encode_bare(given, topic.max_bytes) or Encoded.of(encode_message(one, topic.max_bytes) for one in given)
 
 
-def _encode_bare(messages: Sequence[Message], max_bytes: int) -> list[Encoded] | None:
+def _encode_bare(messages: Sequence[Message], max_bytes: int) -> Encoded | None:
     """Messages of bytes and nothing else, all looked at together in half of the time; None if some are not such."""
     if set(map(type, messages)) != {Message}:
         return None
@@ -122,10 +112,21 @@ def _encode_bare(messages: Sequence[Message], max_bytes: int) -> list[Encoded] |
     if set(map(type, payloads)) != {bytes} or any(column.count(None) < len(column) for column in others):
         return None
     sizes = list(map(len, payloads))
-    return list(zip(payloads, repeat(None), repeat(b""), sizes)) if max(sizes) <= max_bytes else None
+    return Encoded(payloads, sizes) if max(sizes) <= max_bytes else None
 
 
-def _staging(topic: Topic, messages: Sequence[Encoded], *, rings: bool) -> Statement[bool]:
+def _by_partition(topic: Topic, messages: Encoded, unkeyed: int) -> Iterator[tuple[int, Encoded]]:
+    if messages.keys is None:
+        yield unkeyed, messages
+        return
+    places: dict[int, list[int]] = {}
+    for place, partition in enumerate(partitions_for(topic, messages, unkeyed)):
+        places.setdefault(partition, []).append(place)
+    for partition in sorted(places):
+        yield partition, messages.picked(places[partition])
+
+
+def _staging(topic: Topic, messages: Encoded, *, rings: bool) -> Statement[bool]:
     # All without a key together, in a partition by chance, so that they share frames.
     partitions, frames = frame_messages(topic, messages, random.randrange(topic.partitions))
     return statements.stage_frames(topic.id, partitions, frames, rings=rings)

@@ -5,11 +5,8 @@ number, by which the server knows it: one whose answer was lost is sent again, a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from itertools import count
-from typing import Final, cast
 from uuid import uuid4
 
 from headwater.errors import ConnectionLost
@@ -18,15 +15,13 @@ from headwater.postgres.statements import Statement
 from headwater.topics import produce_statements
 from headwater.topics.append import frame_messages, partitions_for
 from headwater.topics.bell import Bell
-from headwater.topics.gather import Placed, Sending, fail, settle
-from headwater.topics.message import Encoded
+from headwater.topics.encoded import Encoded
+from headwater.topics.gather import Sending, fail, settle
+from headwater.topics.places import Places, place_messages
 from headwater.topics.produce_settings import ProducerSettings
 from headwater.topics.produce_statements import Appended
 from headwater.topics.session import TopicSession
 from headwater.topics.topic import Topic
-
-# A place of its partition and offset, by neither of the two calls of Python that its class takes for that.
-_PLACE: Final = cast("Callable[[tuple[int, int]], Placed]", partial(tuple.__new__, Placed))
 
 
 class AppendSession(TopicSession, PreparedSession):
@@ -49,7 +44,7 @@ class Appender:
         """Append what is taken, until nothing is; those who sent it are told."""
         while sendings := await take():
             try:
-                placed = await self._append([message for sending in sendings for message in sending.messages])
+                placed = await self._append(Encoded.joined([sending.messages for sending in sendings]))
             except Exception as exc:  # noqa: BLE001 - it is the senders'
                 fail(sendings, exc)
                 continue
@@ -64,7 +59,7 @@ class Appender:
         self._session.end_within(seconds)
         await leave(task, self._session, seconds)
 
-    async def _append(self, messages: Sequence[Encoded]) -> Iterator[Placed]:
+    async def _append(self, messages: Encoded) -> Places:
         self._sequence += 1
         topic, unkeyed = self._topic, (self._turn + self._sequence) % self._topic.partitions
         partitions, frames = frame_messages(topic, messages, unkeyed)
@@ -87,10 +82,3 @@ class Appender:
 
 def too_late(topic: str) -> ConnectionLost:
     return ConnectionLost(f"the producer of topic {topic!r} was closed before it knew that this was appended")
-
-
-def place_messages(firsts: Sequence[tuple[int, int]], partitions: Sequence[int]) -> Iterator[Placed]:
-    """Where each message stands, by its partition and by the first offset of each frame of a partition, in order. Pure."""
-    # The frames of a batch follow each other, so that the first of a partition says it all.
-    offsets = {partition: count(first) for partition, first in reversed(firsts)}
-    return map(_PLACE, zip(partitions, map(next, map(offsets.__getitem__, partitions)), strict=True))

@@ -6,7 +6,7 @@ the payloads and the headers, each end to end. Keys are UTF-8, headers JSON obje
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,8 @@ from typing import Final, cast
 import numpy as np
 import pyarrow as pa
 
-from headwater.topics.message import Encoded, Message
+from headwater.topics.encoded import Encoded
+from headwater.topics.message import Message
 
 # What the column `codec` says. What is compressed has its length before it, and nothing is that does not get smaller.
 PLAIN: Final = 0
@@ -39,17 +40,17 @@ class Framed:
     frame: bytes
 
 
-def encode_frame(messages: Sequence[Encoded], *, compresses: bool) -> Framed:
-    payloads, keys, headers, _ = zip(*messages, strict=True)
-    has_keys, has_headers = keys.count(None) < len(keys), any(headers)
-    lengths, values = list(map(len, payloads)), list(payloads)
-    if has_keys:
+def encode_frame(messages: Encoded, *, compresses: bool) -> Framed:
+    keys, headers = messages.keys, messages.headers
+    lengths, values = list(map(len, messages.payloads)), list(messages.payloads)
+    if keys is not None:
         lengths[:0] = [-1 if key is None else len(key) for key in keys]
         values[:0] = filter(None, keys)
-    if has_headers:
+    if headers is not None:
         lengths += map(len, headers)
         values += headers
-    head = bytes([has_keys * HAS_KEYS | has_headers * HAS_HEADERS]) + np.array(lengths, "<i4").tobytes()
+    flags = (keys is not None) * HAS_KEYS | (headers is not None) * HAS_HEADERS
+    head = bytes([flags]) + np.array(lengths, "<i4").tobytes()
     return pack(len(messages), b"".join([head, *values]), compresses=compresses)
 
 

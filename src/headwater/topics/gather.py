@@ -6,43 +6,34 @@ many of them wait, others help.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from headwater.errors import TopicError
-from headwater.topics.message import Encoded
+from headwater.topics.encoded import Encoded
+from headwater.topics.places import Places
 from headwater.topics.produce_settings import ProducerSettings
 
 # From here on the work on a batch is more than what a second one costs.
 MUCH_BYTES: Final = 256 * 1024
 
 
-class Placed(NamedTuple):
-    """Where a message stands."""
-
-    partition: int
-    offset: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Sending:
     """Messages of one sender, who waits for their places."""
 
-    messages: Sequence[Encoded]
+    messages: Encoded
     size: int
     # Whether it may go out before others that were sent earlier.
     is_free: bool
-    placed: "asyncio.Future[list[Placed]]"
+    placed: "asyncio.Future[Places]"
 
-    def settle(self, places: Iterator[Placed]) -> None:
-        """Tell the sender the next places, as many as it sent messages."""
-        placed = list(islice(places, len(self.messages)))
-        # Who was cancelled meanwhile does not want to know.
+    def settle(self, places: Places) -> None:
+        """Tell the sender where its messages stand, unless it was cancelled meanwhile."""
         if not self.placed.done():
-            self.placed.set_result(placed)
+            self.placed.set_result(places)
 
     def fail(self, error: Exception) -> None:
         if not self.placed.done():
@@ -65,7 +56,7 @@ class Gathering:
         self._is_closed = False
         self._failure: Exception | None = None
 
-    async def put(self, messages: Sequence[Encoded]) -> "asyncio.Future[list[Placed]]":
+    async def put(self, messages: Encoded) -> "asyncio.Future[Places]":
         """Have messages sent, when there is room for them; their places come by the future."""
         if self._is_closed:
             raise TopicError("the producer is closed; open another one to send more")
@@ -73,9 +64,8 @@ class Gathering:
             await self._wait_for_room()
         if self._failure is not None:
             raise self._failure
-        _, keys, _, sizes = zip(*messages, strict=True)
-        is_free = keys.count(None) == len(keys)
-        sending = Sending(messages, sum(sizes), is_free, asyncio.get_running_loop().create_future())
+        placed = asyncio.get_running_loop().create_future()
+        sending = Sending(messages, sum(messages.sizes), messages.keys is None, placed)
         self._waiting.append(sending)
         self._count(sending, 1)
         self._arrived.set()
@@ -171,11 +161,13 @@ class Gathering:
                 await asyncio.wait_for(self._filled.wait(), seconds)
 
 
-def settle(sendings: Iterable[Sending], places: Iterable[Placed]) -> None:
+def settle(sendings: Iterable[Sending], places: Places) -> None:
     """Tell all senders of a batch where their messages stand."""
-    remaining = iter(places)
+    begin = 0
     for sending in sendings:
-        sending.settle(remaining)
+        end = begin + len(sending.messages)
+        sending.settle(places[begin:end])
+        begin = end
 
 
 def fail(sendings: Iterable[Sending], error: Exception) -> None:

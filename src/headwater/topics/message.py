@@ -33,12 +33,11 @@ class Message(NamedTuple):
         return json.loads(self.payload) if isinstance(self.payload, bytes | str) else self.payload
 
 
-# A message as it is written: its payload, its key, its headers as JSON text, empty if it has none, and the bytes of these.
-# Tuples without a class of their own, since many of them wait: the garbage collector looks at each of those once only.
-Encoded: TypeAlias = tuple[bytes, bytes | None, bytes, int]
+# What a message is written as: its payload, its key, its headers as JSON text, empty if it has none, and the bytes of these.
+Fields: TypeAlias = tuple[bytes, bytes | None, bytes, int]
 
 
-def encode_message(message: Message, max_bytes: int) -> Encoded:
+def encode_message(message: Message, max_bytes: int) -> Fields:
     """The message as it is written, or TopicError."""
     if not isinstance(message, Message):
         raise TopicError(f"a message is a headwater.topics.Message, not a {type(message).__name__}")

@@ -7,11 +7,13 @@ from typing import Self
 
 from headwater.errors import TopicError
 from headwater.model.settings import require_settings
-from headwater.topics.append import encode_messages, portions
+from headwater.topics.append import encode_messages
 from headwater.topics.appender import Appender, AppendSession, too_late
 from headwater.topics.bell import Bell
-from headwater.topics.gather import Gathering, Placed, Sending
+from headwater.topics.encoded import Encoded
+from headwater.topics.gather import Gathering, Sending
 from headwater.topics.message import Message, encode_message
+from headwater.topics.places import Placed, Places, join_places
 from headwater.topics.produce_settings import ProducerSettings
 from headwater.topics.topic import Topic, find
 from headwater.topics.upkeep import Upkeep
@@ -69,11 +71,11 @@ class Producer:
         ConnectionLost means that the server was given up, for it could not be reached for long; what was on its way may have
         been appended all the same.
         """
-        encoded = encode_message(message, self._opened().max_bytes)
-        (placed,) = await (await self._gathering.put([encoded]))
+        encoded = Encoded.of([encode_message(message, self._opened().max_bytes)])
+        (placed,) = await (await self._gathering.put(encoded))
         return placed
 
-    async def send_many(self, messages: Sequence[Message]) -> list[Placed]:
+    async def send_many(self, messages: Sequence[Message]) -> Places:
         """Append messages; if one of them cannot be, none is sent. Those of one partition stand there in their order.
 
         More than fits into a batch becomes several, of which the first may be there when a later one fails.
@@ -81,10 +83,8 @@ class Producer:
         encoded = encode_messages(self._opened(), messages)
         # They may be gone before they are appended: what waits is what the garbage collector has to look at again and again.
         del messages
-        placed: list[Placed] = []
-        for part in portions(encoded, self._settings.batch_bytes):
-            placed += await (await self._gathering.put(part))
-        return placed
+        placed = [await (await self._gathering.put(part)) for part in encoded.portions(self._settings.batch_bytes)]
+        return join_places(placed)
 
     async def close(self) -> None:
         """Append what waits, for as long as the settings say; what is left then raises for its senders."""

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from headwater.errors import TopicError
 from headwater.topics import Topic
-from headwater.topics.append import FRAME_BYTES, encode_messages, frame_messages, partitions_for, portions
+from headwater.topics.append import FRAME_BYTES, encode_messages, frame_messages, partitions_for
+from headwater.topics.encoded import Encoded
 from headwater.topics.frame import read_messages
-from headwater.topics.message import Encoded, Message, encode_message
+from headwater.topics.message import Fields, Message, encode_message
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,8 +21,15 @@ def topic(partitions=4):
     return Topic(1, "orders", partitions, False, None, None, 1 << 20, AT)
 
 
-def encoded(*messages: Message) -> list[Encoded]:
-    return [encode_message(message, 1 << 20) for message in messages]
+def encoded(*messages: Message) -> Encoded:
+    return Encoded.of(encode_message(message, 1 << 20) for message in messages)
+
+
+def rows_of(messages: Encoded) -> list[Fields]:
+    """Each message by itself."""
+    count = len(messages)
+    keys, headers = messages.keys or [None] * count, messages.headers or [b""] * count
+    return list(zip(messages.payloads, keys, headers, messages.sizes, strict=True))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 10, 60_000, 200_000])), min_size=1, max_size=30))
@@ -35,7 +43,7 @@ def test_messages_of_a_partition_keep_their_order_in_frames_that_are_not_too_lar
         of_it = [one for place, one in zip(partitions, frames, strict=True) if place == partition]
         read = [message.payload for frame in of_it for message in read_messages(frame, 0, 0, AT)]
         places = partitions_for(topic(), messages, 2)
-        assert read == [payload for (payload, *_), place in zip(messages, places, strict=True) if place == partition]
+        assert read == [payload for payload, place in zip(messages.payloads, places, strict=True) if place == partition]
         assert all(frame.count == 1 or len(frame.frame) <= FRAME_BYTES + 1 + 8 * frame.count for frame in of_it)
 
 
@@ -44,24 +52,40 @@ def test_small_messages_share_a_frame_and_a_large_one_has_its_own():
     assert (partitions, frames[0].count) == ([0], 1000)
     partitions, frames = frame_messages(topic(1), encoded(Message(b"x"), Message(bytes(500_000)), Message(b"y")), 0)
     assert [frame.count for frame in frames] == [1, 1, 1]
-    assert frame_messages(topic(), [], 0) == ([], [])
+    assert frame_messages(topic(), Encoded([], []), 0) == ([], [])
 
 
-@given(st.lists(st.integers(0, 30)), st.integers(1, 60))
-def test_portions_are_as_large_as_may_be_and_keep_the_order(sizes, most):
-    messages = encoded(*(Message(bytes(size)) for size in sizes))
-    parts = list(portions(messages, most))
-    assert [one for part in parts for one in part] == messages
-    assert all(len(part) == 1 or sum(size for *_, size in part) <= most for part in parts)
+some = st.tuples(
+    st.binary(max_size=30), st.sampled_from([None, None, "k", "longer"]), st.sampled_from([None, None, {"n": "v"}])
+).map(lambda parts: Message(*parts))
+
+
+@given(st.lists(some, min_size=1), st.integers(1, 60))
+def test_portions_are_as_large_as_may_be_and_keep_the_order(given_messages, most):
+    messages = encoded(*given_messages)
+    parts = list(messages.portions(most))
+    assert rows_of(Encoded.joined(parts)) == rows_of(messages)
+    assert all(len(part) == 1 or sum(part.sizes) <= most for part in parts)
     for part, following in pairwise(parts):
-        assert sum(size for *_, size in part) + following[0][3] > most
+        assert sum(part.sizes) + following.sizes[0] > most
+
+
+@given(st.lists(st.lists(some, min_size=1, max_size=3), min_size=1))
+def test_what_several_have_sent_is_joined_whatever_some_of_it_has_not(groups):
+    joined = Encoded.joined([encoded(*group) for group in groups])
+    assert rows_of(joined) == rows_of(encoded(*(one for group in groups for one in group)))
+
+
+def test_a_column_that_no_message_has_is_not_there():
+    assert (encoded(Message(b"x"), Message(b"y")).keys, encoded(Message(b"x", "k")).headers) == (None, None)
+    assert list(encoded(Message(b"x"), Message(b"y", "k", {"n": "v"})).keys or []) == [None, b"k"]
 
 
 @pytest.mark.parametrize("other", [Message(b"x", "k"), Message(b"x", None, {"n": "v"}), Message({"n": 1}), Message(b"")])
 def test_many_messages_are_written_as_each_would_be_by_itself(other):
     messages = [Message(b"one"), other, Message(b"three")]
-    assert encode_messages(topic(), iter(messages)) == encoded(*messages)
-    assert encode_messages(topic(), []) == []
+    assert rows_of(encode_messages(topic(), iter(messages))) == rows_of(encoded(*messages))
+    assert len(encode_messages(topic(), [])) == 0
 
 
 @pytest.mark.parametrize("other", [b"x", None, Message(bytes(2 << 20)), Message(b"x", partition=0), Message(b"x", offset=0)])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.topics.append import FRAME_BYTES
 from headwater.topics.arrow import MESSAGES, partitions_of, to_frames, to_messages
+from headwater.topics.encoded import Encoded
 from headwater.topics.frame import Framed, encode_frame, read_messages
 from headwater.topics.message import Message, encode_message, partition_of
 
@@ -39,7 +40,9 @@ def log_of(framed: list[Framed]) -> pa.RecordBatch:
 
 
 def encoded(groups: list[tuple[list[Message], bool]]) -> list[Framed]:
-    return [encode_frame([encode_message(one, 1000) for one in group], compresses=packs) for group, packs in groups]
+    return [
+        encode_frame(Encoded.of(encode_message(one, 1000) for one in group), compresses=packs) for group, packs in groups
+    ]
 
 
 def as_messages(rows: pa.RecordBatch) -> list[Message]:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.topics.encoded import Encoded
 from headwater.topics.frame import PLAIN, ZSTD, encode_frame, read_messages
 from headwater.topics.message import Message, encode_message
 
@@ -20,7 +21,7 @@ MESSAGES = st.lists(
 
 
 def frame(messages, *, compresses=False):
-    return encode_frame([encode_message(message, 1 << 20) for message in messages], compresses=compresses)
+    return encode_frame(Encoded.of(encode_message(message, 1 << 20) for message in messages), compresses=compresses)
 
 
 @given(MESSAGES, st.booleans())

@@ -7,18 +7,19 @@ import pytest
 
 from headwater.errors import SettingsError, TopicError
 from headwater.topics import Placed, ProducerSettings
-from headwater.topics.appender import place_messages
+from headwater.topics.encoded import Encoded
 from headwater.topics.gather import MUCH_BYTES, Gathering, settle
+from headwater.topics.places import Places, join_places, place_messages
 
 
-def message(size=10, key=None):
-    return bytes(size), key, b"", size
+def messages(count=1, size=10, key=None):
+    return Encoded.of([(bytes(size), key, b"", size)] * count)
 
 
 async def put(waiting, count, *, key=None):
     """So many, each half of what is much."""
     for _ in range(count):
-        await waiting.put([message(MUCH_BYTES // 2, key)])
+        await waiting.put(messages(1, MUCH_BYTES // 2, key))
 
 
 async def begun(*takings):
@@ -36,8 +37,8 @@ def gathering(**settings):
 async def test_all_that_waits_is_taken_at_once_up_to_the_bytes_of_a_batch():
     waiting = gathering(batch_bytes=25)
     for _ in range(4):
-        await waiting.put([message()])
-    await waiting.put([message(100)])
+        await waiting.put(messages())
+    await waiting.put(messages(1, 100))
     assert [len(await waiting.take()) for _ in range(3)] == [2, 2, 1]
 
 
@@ -46,7 +47,7 @@ async def test_one_who_takes_waits_for_the_first_message():
     taking = asyncio.create_task(waiting.take())
     await asyncio.sleep(0)
     assert not taking.done()
-    await waiting.put([message()])
+    await waiting.put(messages())
     assert len(await taking) == 1
 
 
@@ -54,19 +55,19 @@ async def test_those_who_linger_take_what_comes_meanwhile_and_no_longer_than_unt
     waiting = gathering(linger=timedelta(hours=1), batch_bytes=25)
     taking = asyncio.create_task(waiting.take())
     for _ in range(2):
-        await waiting.put([message()])
+        await waiting.put(messages())
         await asyncio.sleep(0)
         assert not taking.done()
-    await waiting.put([message()])
+    await waiting.put(messages())
     assert len(await taking) == 2
 
 
 async def test_lingering_ends_with_its_time_and_with_the_close():
     waiting = gathering(linger=timedelta(milliseconds=1))
-    await waiting.put([message()])
+    await waiting.put(messages())
     assert len(await waiting.take()) == 1
     waiting = gathering(linger=timedelta(hours=1))
-    await waiting.put([message()])
+    await waiting.put(messages())
     taking = asyncio.create_task(waiting.take())
     await asyncio.sleep(0)
     waiting.close()
@@ -77,8 +78,8 @@ async def test_lingering_ends_with_its_time_and_with_the_close():
 async def test_who_has_no_room_waits_until_some_is_taken(limit):
     waiting = gathering(**limit)
     for _ in range(2):
-        await waiting.put([message()])
-    blocked = asyncio.create_task(waiting.put([message()]))
+        await waiting.put(messages())
+    blocked = asyncio.create_task(waiting.put(messages()))
     await asyncio.sleep(0)
     assert not blocked.done()
     assert len(await waiting.take()) == 2
@@ -88,20 +89,20 @@ async def test_who_has_no_room_waits_until_some_is_taken(limit):
 
 async def test_what_waits_for_room_is_taken_also_after_the_close():
     waiting = gathering(waiting_messages=1)
-    await waiting.put([message()])
-    blocked = asyncio.create_task(waiting.put([message()]))
+    await waiting.put(messages())
+    blocked = asyncio.create_task(waiting.put(messages()))
     await asyncio.sleep(0)
     waiting.close()
     with pytest.raises(TopicError, match="the producer is closed"):
-        await waiting.put([message()])
+        await waiting.put(messages())
     assert [len(await waiting.take()) for _ in range(3)] == [1, 1, 0]
     await blocked
 
 
 async def test_all_who_wait_are_told_when_it_fails():
     waiting = gathering(waiting_messages=1)
-    placed = await waiting.put([message()])
-    blocked = asyncio.create_task(waiting.put([message()]))
+    placed = await waiting.put(messages())
+    blocked = asyncio.create_task(waiting.put(messages()))
     await asyncio.sleep(0)
     waiting.fail(TopicError("lost"))
     for told in (placed, blocked):
@@ -111,7 +112,7 @@ async def test_all_who_wait_are_told_when_it_fails():
 
 async def test_one_who_was_cancelled_is_not_sent():
     waiting = gathering()
-    cancelled, kept = await waiting.put([message()]), await waiting.put([message()])
+    cancelled, kept = await waiting.put(messages()), await waiting.put(messages())
     cancelled.cancel()
     (sending,) = await waiting.take()
     assert sending.placed is kept
@@ -143,7 +144,7 @@ async def test_what_has_a_key_is_left_to_one_and_keeps_its_order():
         await put(waiting, 1, key=key)
         await put(waiting, 4)
     taken, helped = await taking, await helping
-    assert [one.messages[0][1] for one in taken if not one.is_free] == [b"a", b"b", b"c"]
+    assert [key for one in taken if not one.is_free for key in one.messages.keys] == [b"a", b"b", b"c"]
     assert all(one.is_free for one in helped)
     assert (len(taken), len(helped)) == (9, 6)
 
@@ -159,10 +160,10 @@ async def test_those_who_help_end_with_the_close_and_leave_nothing_behind():
 
 async def test_each_sender_is_told_its_own_places():
     waiting = gathering()
-    futures = [await waiting.put([message()] * count) for count in (2, 1, 3)]
+    futures = [await waiting.put(messages(count)) for count in (2, 1, 3)]
     batch = await waiting.take()
     futures[1].cancel()
-    settle(batch, [Placed(0, offset) for offset in range(6)])
+    settle(batch, Places([0] * 6, range(6)))
     assert [place.offset for place in await futures[0]] == [0, 1]
     assert [place.offset for place in await futures[2]] == [3, 4, 5]
 
@@ -176,6 +177,16 @@ def test_places_follow_from_the_first_offsets_of_frames():
         Placed(3, 6),
         Placed(0, 12),
     ]
+    assert list(place_messages([(2, 7), (2, 9)], [2, 2, 2])) == [Placed(2, 7), Placed(2, 8), Placed(2, 9)]
+
+
+def test_places_are_like_a_list_of_them():
+    places = join_places([Places([1, 0], [4, 7]), Places([2] * 2, range(9, 11))])
+    assert (len(places), places[1], places[-1]) == (4, Placed(0, 7), Placed(2, 10))
+    assert list(places[1:3]) == [Placed(0, 7), Placed(2, 9)]
+    assert Placed(2, 9) in places
+    with pytest.raises(IndexError):
+        places[4]
 
 
 @pytest.mark.parametrize(
