@@ -25,7 +25,7 @@ from headwater.topics import prepare_topics
 # Commits are as durable and vacuums as frequent as they are by default. Checkpoints are made before each run, and kept out
 # of its way, so that they do not fall into one arm and not the other; there are connections enough for the large shape.
 SERVER: Final = {
-    "min_wal_size": "2GB",
+    "min_wal_size": "4GB",
     "max_wal_size": "32GB",
     "checkpoint_timeout": "1h",
     "shared_buffers": "512MB",
@@ -33,9 +33,9 @@ SERVER: Final = {
 }
 # A server that has run for a while uses its files of WAL again. A new one fills each of them with zeros first, which takes
 # as long as to write them, and all writers wait meanwhile. So many are there before the first run, and again before each:
-# somewhat less than the 128 of `min_wal_size`, and more than the fastest of them writes in its 15 seconds, or 2.
-WAL_FILES: Final = 112
-QUICK_WAL_FILES: Final = 24
+# somewhat less than the 256 of `min_wal_size`, and more than the fastest of them writes in its 15 seconds, or 2.
+WAL_FILES: Final = 240
+QUICK_WAL_FILES: Final = 40
 GROUPS: Final = 5
 _READY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.05
