@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self
 
 from headwater.topics.message import Fields
 
@@ -20,13 +19,17 @@ class Encoded:
     headers: Sequence[bytes] | None = None
 
     @classmethod
-    def of(cls, messages: Iterable[Fields]) -> Self:
+    def of(cls, messages: Iterable[Fields]) -> "Encoded":
         payloads, keys, headers, sizes = zip(*messages, strict=True)
-        has_keys = keys.count(None) < len(keys)
-        return cls(payloads, sizes, keys if has_keys else None, headers if any(headers) else None)
+        return _without_empty(payloads, sizes, keys, headers)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def of_one(cls, message: Fields) -> "Encoded":
+        payload, key, headers, size = message
+        return cls((payload,), (size,), None if key is None else (key,), (headers,) if headers else None)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Encoded]") -> "Encoded":
         """All of them, in their order."""
         if len(parts) == 1:
             return parts[0]
@@ -52,7 +55,7 @@ class Encoded:
 
     def picked(self, places: Sequence[int]) -> "Encoded":
         """Those at some places."""
-        return Encoded(
+        return _without_empty(
             [self.payloads[place] for place in places],
             [self.sizes[place] for place in places],
             None if self.keys is None else [self.keys[place] for place in places],
@@ -62,9 +65,20 @@ class Encoded:
     def _between(self, begin: int, end: int) -> "Encoded":
         if (begin, end) == (0, len(self)):
             return self
-        return Encoded(
+        return _without_empty(
             self.payloads[begin:end],
             self.sizes[begin:end],
             self.keys and self.keys[begin:end],
             self.headers and self.headers[begin:end],
         )
+
+
+def _without_empty(
+    payloads: Sequence[bytes],
+    sizes: Sequence[int],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[bytes] | None,
+) -> Encoded:
+    """The columns but for those that no message has."""
+    has_keys = keys is not None and keys.count(None) < len(keys)
+    return Encoded(payloads, sizes, keys if has_keys else None, headers if any(headers or ()) else None)

@@ -13,7 +13,7 @@ class Placed(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Places(Sequence[Placed]):
     """Those of many messages, by columns; each is made when somebody looks at it, which few do."""
 
@@ -33,6 +33,9 @@ class Places(Sequence[Placed]):
 
     def __len__(self) -> int:
         return len(self.partitions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
 
 
 def place_messages(firsts: Sequence[tuple[int, int]], partitions: Sequence[int]) -> Places:

@@ -71,12 +71,14 @@ class Producer:
         ConnectionLost means that the server was given up, for it could not be reached for long; what was on its way may have
         been appended all the same.
         """
-        encoded = Encoded.of([encode_message(message, self._opened().max_bytes)])
-        (placed,) = await (await self._gathering.put(encoded))
-        return placed
+        encoded = Encoded.of_one(encode_message(message, self._opened().max_bytes))
+        placed = await (await self._gathering.put(encoded))
+        return placed[0]
 
     async def send_many(self, messages: Sequence[Message]) -> Places:
         """Append messages; if one of them cannot be, none is sent. Those of one partition stand there in their order.
+
+        Returns where they stand, in the order in which they were given.
 
         More than fits into a batch becomes several, of which the first may be there when a later one fails.
         """

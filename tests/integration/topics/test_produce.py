@@ -67,7 +67,7 @@ async def test_what_was_sent_is_there_and_stands_where_the_sender_was_told(topic
     async with Producer(topics_url, "orders") as producer:
         one = await producer.send(Message({"total": 1}, "k", {"trace": "1"}))
         many = await producer.send_many([Message(str(number).encode(), str(number % 5)) for number in range(50)])
-        assert len(await producer.send_many([])) == 0
+        assert await producer.send_many([]) == []
     log = {(message.partition, message.offset): message for message in read_log(connection, orders)}
     first = log.pop((one.partition, one.offset))
     assert (first.json(), first.key, first.headers) == ({"total": 1}, "k", {"trace": "1"})
@@ -117,7 +117,7 @@ async def test_what_is_larger_than_a_batch_becomes_several_in_their_order(topics
     sent = [Message(str(number).encode() * 100) for number in range(30)]
     async with Producer(topics_url, "single", settings) as producer:
         placed = await producer.send_many(sent)
-    assert list(placed) == [Placed(0, number) for number in range(30)]
+    assert placed == [Placed(0, number) for number in range(30)]
     assert payloads(read_log(connection, single)) == payloads(sent)
     assert count_batches(connection) > 4
 

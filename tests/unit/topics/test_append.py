@@ -1,7 +1,6 @@
 """How messages are cut into frames."""
 
 from datetime import UTC, datetime
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -53,32 +52,6 @@ def test_small_messages_share_a_frame_and_a_large_one_has_its_own():
     partitions, frames = frame_messages(topic(1), encoded(Message(b"x"), Message(bytes(500_000)), Message(b"y")), 0)
     assert [frame.count for frame in frames] == [1, 1, 1]
     assert frame_messages(topic(), Encoded([], []), 0) == ([], [])
-
-
-some = st.tuples(
-    st.binary(max_size=30), st.sampled_from([None, None, "k", "longer"]), st.sampled_from([None, None, {"n": "v"}])
-).map(lambda parts: Message(*parts))
-
-
-@given(st.lists(some, min_size=1), st.integers(1, 60))
-def test_portions_are_as_large_as_may_be_and_keep_the_order(given_messages, most):
-    messages = encoded(*given_messages)
-    parts = list(messages.portions(most))
-    assert rows_of(Encoded.joined(parts)) == rows_of(messages)
-    assert all(len(part) == 1 or sum(part.sizes) <= most for part in parts)
-    for part, following in pairwise(parts):
-        assert sum(part.sizes) + following.sizes[0] > most
-
-
-@given(st.lists(st.lists(some, min_size=1, max_size=3), min_size=1))
-def test_what_several_have_sent_is_joined_whatever_some_of_it_has_not(groups):
-    joined = Encoded.joined([encoded(*group) for group in groups])
-    assert rows_of(joined) == rows_of(encoded(*(one for group in groups for one in group)))
-
-
-def test_a_column_that_no_message_has_is_not_there():
-    assert (encoded(Message(b"x"), Message(b"y")).keys, encoded(Message(b"x", "k")).headers) == (None, None)
-    assert list(encoded(Message(b"x"), Message(b"y", "k", {"n": "v"})).keys or []) == [None, b"k"]
 
 
 @pytest.mark.parametrize("other", [Message(b"x", "k"), Message(b"x", None, {"n": "v"}), Message({"n": 1}), Message(b"")])

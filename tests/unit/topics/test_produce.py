@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from headwater.errors import SettingsError, TopicError
-from headwater.topics import Placed, ProducerSettings
+from headwater.topics import ProducerSettings
 from headwater.topics.encoded import Encoded
 from headwater.topics.gather import MUCH_BYTES, Gathering, settle
-from headwater.topics.places import Places, join_places, place_messages
+from headwater.topics.places import Places
 
 
 def messages(count=1, size=10, key=None):
@@ -166,27 +166,6 @@ async def test_each_sender_is_told_its_own_places():
     settle(batch, Places([0] * 6, range(6)))
     assert [place.offset for place in await futures[0]] == [0, 1]
     assert [place.offset for place in await futures[2]] == [3, 4, 5]
-
-
-def test_places_follow_from_the_first_offsets_of_frames():
-    frames = [(0, 10), (0, 12), (3, 5)]
-    assert list(place_messages(frames, [3, 0, 0, 3, 0])) == [
-        Placed(3, 5),
-        Placed(0, 10),
-        Placed(0, 11),
-        Placed(3, 6),
-        Placed(0, 12),
-    ]
-    assert list(place_messages([(2, 7), (2, 9)], [2, 2, 2])) == [Placed(2, 7), Placed(2, 8), Placed(2, 9)]
-
-
-def test_places_are_like_a_list_of_them():
-    places = join_places([Places([1, 0], [4, 7]), Places([2] * 2, range(9, 11))])
-    assert (len(places), places[1], places[-1]) == (4, Placed(0, 7), Placed(2, 10))
-    assert list(places[1:3]) == [Placed(0, 7), Placed(2, 9)]
-    assert Placed(2, 9) in places
-    with pytest.raises(IndexError):
-        places[4]
 
 
 @pytest.mark.parametrize(
