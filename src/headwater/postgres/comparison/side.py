@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,8 @@ Result = TypeVar("Result")
 # Rows that travel at a time, and keys that one statement asks for.
 _FETCHED_ROWS: Final = 10_000
 _ASKED_KEYS: Final = 1_000
+# How often one that is not waited for any more is cancelled.
+_CANCEL_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,12 @@ def both(sides: tuple[Side, Side], read: Callable[[Side], Result]) -> tuple[Resu
             for future in done:
                 future.result()
         except BaseException:
-            for side, future in zip(sides, futures, strict=True):
-                if not future.done():
-                    side.connection.cancel_safe()
+            # Again and again: one may not have begun its statement yet, or be between two of them.
+            while left := [side for side, future in zip(sides, futures, strict=True) if not future.done()]:
+                for side in left:
+                    with suppress(psycopg.Error):
+                        side.connection.cancel_safe()
+                wait(futures, timeout=_CANCEL_SECONDS)
             raise
     source, target = (future.result() for future in futures)
     return source, target

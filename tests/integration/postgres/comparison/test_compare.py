@@ -1,5 +1,6 @@
 """Tables of two real databases compared: what counts as a difference, whatever the types, keys, settings and versions."""
 
+import time
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -350,10 +351,12 @@ def test_rows_that_a_policy_hides_are_an_error_and_no_difference(database, targe
         run(target, f"drop owned by {role}", f"drop role {role}")
 
 
-def test_when_one_side_fails_the_other_is_not_waited_for(database, target):
+@pytest.mark.parametrize("late", [0, 0.5])
+def test_when_one_side_fails_the_other_is_not_waited_for_whether_it_has_begun_or_not(database, target, late):
     def read(side):
         if side.name == "target":
             raise Incomparable("the target has failed")
+        time.sleep(late)
         side.connection.execute("select pg_sleep(3600)")
 
     with closing(connect_sync(database)) as source, closing(connect_sync(target)) as other:
