@@ -187,11 +187,12 @@ class Stage:
 
 
 def wal_files(quick: bool) -> int:
+    """How many files of WAL a part that writes much needs."""
     return QUICK_WAL_FILES if quick else WAL_FILES
 
 
 @contextmanager
-def staged(output: Output, wal_files: int = 0) -> Iterator[Stage]:
+def staged(output: Output, files: int = 0) -> Iterator[Stage]:
     """A server of its own that has so many files of WAL to use again, and the processes."""
     with (
         output.console.status("starting PostgreSQL and the processes that write and read"),
@@ -200,7 +201,7 @@ def staged(output: Output, wal_files: int = 0) -> Iterator[Stage]:
         working(GROUPS, (CODED, Ours())) as workers,
     ):
         prepare_topics(connection)
-        for _ in range(wal_files):
+        for _ in range(files):
             execute_sync(connection, statements.fill_wal())
             execute_sync(connection, statements.switch_wal())
         postmaster = psutil.Process(connection.info.backend_pid).parent()

@@ -342,9 +342,10 @@ async def test_keys_lead_to_partitions_that_were_added_meanwhile(topics_url, con
 
 
 async def test_an_unknown_topic_or_server_is_told_when_it_is_opened(topics_url):
-    with pytest.raises(TopicError, match="there is no topic 'ordres'"):
-        async with Producer(topics_url, "ordres"):
-            pass
+    mistaken = Producer(topics_url, "ordres")
+    for _ in range(2):
+        with pytest.raises(TopicError, match="there is no topic 'ordres'"):
+            await mistaken.__aenter__()
     with pytest.raises(SourceError):
         async with Producer(topics_url.replace("/test_", "/none_"), "orders"):
             pass

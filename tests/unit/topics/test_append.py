@@ -11,24 +11,14 @@ from headwater.topics import Topic
 from headwater.topics.append import FRAME_BYTES, encode_messages, frame_messages, partitions_for
 from headwater.topics.encoded import Encoded
 from headwater.topics.frame import read_messages
-from headwater.topics.message import Fields, Message, encode_message
+from headwater.topics.message import Message
+from tests.topic_columns import encoded, rows_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def topic(partitions=4):
     return Topic(1, "orders", partitions, False, None, None, 1 << 20, AT)
-
-
-def encoded(*messages: Message) -> Encoded:
-    return Encoded.of(encode_message(message, 1 << 20) for message in messages)
-
-
-def rows_of(messages: Encoded) -> list[Fields]:
-    """Each message by itself."""
-    count = len(messages)
-    keys, headers = messages.keys or [None] * count, messages.headers or [b""] * count
-    return list(zip(messages.payloads, keys, headers, messages.sizes, strict=True))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 10, 60_000, 200_000])), min_size=1, max_size=30))

@@ -6,18 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.topics.encoded import Encoded
-from headwater.topics.message import Fields, Message, encode_message
-
-
-def encoded(*messages: Message) -> Encoded:
-    return Encoded.of(encode_message(message, 1 << 20) for message in messages)
-
-
-def rows_of(messages: Encoded) -> list[Fields]:
-    """Each message by itself."""
-    count = len(messages)
-    keys, headers = messages.keys or [None] * count, messages.headers or [b""] * count
-    return list(zip(messages.payloads, keys, headers, messages.sizes, strict=True))
+from headwater.topics.message import Message, encode_message
+from tests.topic_columns import encoded, rows_of
 
 
 def has_no_empty_column(messages: Encoded) -> bool:

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.topics.encoded import Encoded
 from headwater.topics.frame import PLAIN, ZSTD, encode_frame, read_messages
-from headwater.topics.message import Message, encode_message
+from headwater.topics.message import Message
+from tests.topic_columns import encoded
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
@@ -21,7 +21,7 @@ MESSAGES = st.lists(
 
 
 def frame(messages, *, compresses=False):
-    return encode_frame(Encoded.of(encode_message(message, 1 << 20) for message in messages), compresses=compresses)
+    return encode_frame(encoded(*messages), compresses=compresses)
 
 
 @given(MESSAGES, st.booleans())

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.topics.encoded import Encoded
 from headwater.topics.frame import encode_frame
-from headwater.topics.message import Message, encode_message
+from headwater.topics.message import Message
 from headwater.topics.statements import LogRow
 from headwater.topics.window import Buffer, Part, window
+from tests.topic_columns import encoded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def frame(first, count):
     """A row of the log with messages whose payload is their offset."""
-    messages = (encode_message(Message(str(offset).encode()), 1000) for offset in range(first, first + count))
-    framed = encode_frame(Encoded.of(messages), compresses=False)
+    messages = (Message(str(offset).encode()) for offset in range(first, first + count))
+    framed = encode_frame(encoded(*messages), compresses=False)
     return LogRow(0, first + count - 1, count, framed.codec, NOW, framed.frame)
 
 
