@@ -16,6 +16,7 @@ from typing import Self
 
 from psycopg import sql
 
+from headwater import failpoints
 from headwater.capture.assemble import Assembler
 from headwater.capture.buffer import Buffer
 from headwater.capture.emitted import EmittedRows
@@ -236,6 +237,7 @@ class Capture:
         if self._settings.confirm_idle and self._idle is not None and self._buffer.confirmed >= self._idle.after:
             self._buffer.confirm(self._idle.wal_end)
         confirmed = self._buffer.confirmed
+        failpoints.hit("slot.confirm")
         stream.send_status(confirmed, self.received, ask_reply=silence > (timeout or _SILENCE_SECONDS) / 2)
         interval, self._last_status = self._settings.status_interval.total_seconds(), now
         self._next_status = now + (min(interval, timeout * _SENDER_TIMEOUT_SHARE) if timeout else interval)

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Event
 
+from headwater import failpoints
 from headwater.capture.provision import provision
 from headwater.capture.tables import SlotRecord, TableStore
 from headwater.errors import SlotActive, SlotLost, SlotMissing
@@ -84,6 +85,7 @@ def renew_slot(source: SourceSlot, store: TableStore, reason: str, stopping: Eve
     In this order, so that whoever dies or is stopped on the way leaves tables that are to be read.
     """
     store.request_all(reason)
+    failpoints.hit("slot.renewal_requested")
     record = store.slot()
     found, system = _look(source)
     if record is not None and record.slot != source.slot:
@@ -98,8 +100,10 @@ def _make(source: SourceSlot, store: TableStore, system: str, generation: str, s
     """The slot, made or taken as it is, and a record of it."""
     record = SlotRecord(source.slot, generation or uuid.uuid4().hex[:12], system, None, None)
     store.save_slot(record)
+    failpoints.hit("slot.renewal_recorded")
     wanted = source.publication, source.tables
     provision(source.url, source.slot, *wanted, operations=source.operations, reads_tables=True, stopping=stopping)
+    failpoints.hit("slot.renewal_created")
     found, _ = _look(source)
     since = (found.confirmed_flush_lsn if found is not None else None) or Lsn(0)
     record = replace(record, since=since, confirmed=since)

@@ -4,6 +4,9 @@
 for the other end: what a consumer remembers. `OutboxRelay` delivers Headwater's table from inside of an application.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from headwater.outbox import inbox
 from headwater.outbox.columns import OUTBOX_TABLE, OutboxColumns
 from headwater.outbox.emit import PREFIX, Emitted, decode_emitted, emit, emit_sync
@@ -11,15 +14,17 @@ from headwater.outbox.event import MAX_PAYLOAD_BYTES, Event
 from headwater.outbox.mapping import MappedTable, Recovery, check_mapping
 from headwater.outbox.partitions import Ensured, Kept, Purged, drop_partitions, ensure_partitions
 from headwater.outbox.publish import publish, publish_many, publish_many_sync, publish_sync
-from headwater.outbox.relay import (
-    LeasedEvent,
-    Leftover,
-    OutboxRelay,
-    RelaySettings,
-    RelayTransaction,
-    RelayTransactionSync,
-)
 from headwater.outbox.statements import DeadMessage, Partition, RelayState
+
+if TYPE_CHECKING:
+    from headwater.outbox.relay import (
+        LeasedEvent,
+        Leftover,
+        OutboxRelay,
+        RelaySettings,
+        RelayTransaction,
+        RelayTransactionSync,
+    )
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
@@ -54,3 +59,10 @@ __all__ = [
     "publish_many_sync",
     "publish_sync",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load the relay when somebody asks for it: who reads an outbox by its slot, in many processes, has no use for it."""
+    if name in __all__:
+        return getattr(import_module("headwater.outbox.relay"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -72,7 +72,7 @@ def enqueue_sync(  # noqa: PLR0913 - as above
     return enqueue_many_sync(connection, [job], rings=rings)[0]
 
 
-async def enqueue_many(connection: psycopg.AsyncConnection[Any], jobs: Sequence[NewJob], *, rings: bool = True) -> list[int]:
+async def enqueue_many(connection: psycopg.AsyncConnection[Any], jobs: Iterable[NewJob], *, rings: bool = True) -> list[int]:
     """Enqueue jobs and return their ids, in their order; all are checked before the first is sent."""
     if fault := async_fault(connection, "enqueue_many"):
         raise JobError(fault)
@@ -83,7 +83,7 @@ async def enqueue_many(connection: psycopg.AsyncConnection[Any], jobs: Sequence[
     return ids
 
 
-def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Sequence[NewJob], *, rings: bool = True) -> list[int]:
+def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Iterable[NewJob], *, rings: bool = True) -> list[int]:
     """`enqueue_many` for a connection that is not async."""
     if fault := sync_fault(connection, "enqueue_many"):
         raise JobError(fault)
@@ -95,7 +95,7 @@ def enqueue_many_sync(connection: psycopg.Connection[Any], jobs: Sequence[NewJob
 
 
 def enqueuing(
-    jobs: Sequence[NewJob], trace: str | Sequence[str | None] | None, *, rings: bool, moment: timedelta | None = None
+    jobs: Iterable[NewJob], trace: str | Sequence[str | None] | None, *, rings: bool, moment: timedelta | None = None
 ) -> list[Statement[Any]]:
     """The statements that enqueue jobs of one trace, or of one each; or JobError.
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final, cast
 
+from headwater import failpoints
 from headwater.errors import JobError
 from headwater.queue.counts import Counts
 from headwater.queue.handler import Handler
@@ -79,6 +80,8 @@ class Lanes:
             self._release(holdings)
             return
         self._waiting.extend(holdings)
+        if self._waiting:
+            failpoints.hit("queue.claimed")
         self._counts.waiting = len(self._waiting)
         for _ in range(min(len(self._waiting), len(self._idle))):
             self._wake()

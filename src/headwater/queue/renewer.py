@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread, Timer
 
+from headwater import failpoints
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.postgres.session import hang_up
 from headwater.postgres.statements import fetch_sync
@@ -50,6 +51,7 @@ class Renewer:
     def _renew(self, due: Sequence[Holding]) -> None:
         began = time.monotonic()
         try:
+            failpoints.hit("queue.lease_renewal")
             if self._connection is None or self._connection.closed:
                 self._connection = connect_sync(self._url, application_name="headwater queue leases")
                 # What is prepared belongs to a session, and a pooler gives each transaction another one.

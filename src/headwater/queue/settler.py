@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from headwater import failpoints
 from headwater.errors import HeadwaterError
 from headwater.postgres.statements import Statement
 from headwater.queue import work_statements
@@ -69,6 +70,7 @@ class Settler:
             most = self._settings.settle_most
             batch, self._pending = self._pending[:most], self._pending[most:]
             self._filled.clear()
+            failpoints.hit("queue.handled")
             await self._write(batch)
 
     def close(self) -> None:

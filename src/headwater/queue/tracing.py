@@ -6,7 +6,7 @@ of the same trace, in whichever process that is. What an application's tracing m
 
 import logging
 import time
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Self
 
@@ -21,7 +21,7 @@ _NAME: Final = "headwater.queue"
 
 
 @contextmanager
-def enqueue_span(jobs: Sequence[NewJob]) -> Iterator[str | None]:
+def enqueue_span(jobs: Iterable[NewJob]) -> Iterator[str | None]:
     """The span in which jobs are written, and the trace that they carry, if one is recorded."""
     found = opentelemetry()
     if found is None:

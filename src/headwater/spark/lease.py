@@ -17,7 +17,8 @@ from typing import Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from headwater.errors import HeadwaterError, SettingsError
+from headwater import failpoints
+from headwater.errors import ConnectionLost, HeadwaterError, SettingsError
 from headwater.postgres.catalog import is_pooled
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import execute_sync, fetch_sync, load
@@ -155,12 +156,13 @@ class Lease:
     def _watch(self, connection: Connection, ended: Event) -> None:
         while not ended.wait(_LOOK_SECONDS):
             try:
+                failpoints.hit("pipeline.lease_renewal")
                 self._is_paused = is_paused(connection, self._pipeline)
                 self._looked_at = time.monotonic()
             except psycopg.errors.QueryCanceled:
                 # The server is slow, and the session is there.
                 continue
-            except psycopg.Error as exc:
+            except (psycopg.Error, ConnectionLost) as exc:
                 ended.set()
                 said, facts = _first_line(exc), {"pipeline": self._pipeline}
                 _log.warning("pipeline %s: its session in the state database is lost: %s", self._pipeline, said, extra=facts)
@@ -171,5 +173,5 @@ class Lease:
         return self._connection
 
 
-def _first_line(error: psycopg.Error) -> str:
+def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)

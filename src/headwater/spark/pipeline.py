@@ -14,6 +14,7 @@ from threading import Event
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headwater import failpoints
 from headwater.errors import HeadwaterError, PipelineFailed, SlotLost, SourceError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.catalog import read_server
@@ -235,12 +236,14 @@ class Pipeline:
                 raise _Stop
             began = time.monotonic()
             self._reporter.begin()
+            failpoints.hit("batch.begin")
             before, logged = self._checkpoint.bounds_of(number)
             span, end, content = self._feed.range_of(before, logged)
             loading = span.loading
             if loading is not None and loading.first == 0 and not loading.is_complete:
                 self._tell_loading(loading, "tables %s: reading")
             results = self._write(batch, span)
+            failpoints.hit("sink.written")
             self._feed.delivered(logged)
             if loading is not None and loading.is_complete:
                 self._tell_loading(loading, "tables %s: read as a whole, and followed from now on")

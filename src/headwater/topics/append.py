@@ -24,7 +24,7 @@ FRAME_BYTES: Final = 128 * 1024
 
 
 async def append(
-    connection: psycopg.AsyncConnection[Any], topic: str | Topic, messages: Sequence[Message], *, rings: bool = True
+    connection: psycopg.AsyncConnection[Any], topic: str | Topic, messages: Iterable[Message], *, rings: bool = True
 ) -> None:
     """Append messages in the transaction of the connection; what cannot be appended raises TopicError before any SQL is run.
 
@@ -37,7 +37,7 @@ async def append(
 
 
 def append_sync(
-    connection: psycopg.Connection[Any], topic: str | Topic, messages: Sequence[Message], *, rings: bool = True
+    connection: psycopg.Connection[Any], topic: str | Topic, messages: Iterable[Message], *, rings: bool = True
 ) -> None:
     """`append` for a connection that is not async."""
     require_sync(connection, "append")
@@ -94,7 +94,7 @@ def partitions_for(topic: Topic, messages: Encoded, unkeyed: int) -> list[int]:
     return [unkeyed if key is None else partition_of(key, topic.partitions) for key in messages.keys]
 
 
-def encode_messages(topic: Topic, messages: Sequence[Message]) -> Encoded:
+def encode_messages(topic: Topic, messages: Iterable[Message]) -> Encoded:
     """The messages as they are written, or TopicError."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         raise TopicError(f"messages are given as a list, not as a {type(messages).__name__}; write [Message(...)]")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from uuid import uuid4
 
+from headwater import failpoints
 from headwater.errors import ConnectionLost
 from headwater.postgres.session import PreparedSession, leave
 from headwater.postgres.statements import Statement
@@ -67,6 +68,7 @@ class Appender:
         # What was committed before comes first, some of it each time.
         while (appended := await self._insist(statement)).first_offsets is None:
             pass
+        failpoints.hit("topics.appended")
         if self._bell is not None:
             self._bell.ring(partitions)
         # Others may have added partitions; from here on the keys lead to them too.

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
+from headwater import failpoints
 from headwater.errors import HeadwaterError, TopicError
 from headwater.topics import group_statements
 from headwater.topics.group_statements import Group, Members
@@ -67,6 +68,8 @@ class Member:
 
     async def _beat(self, *, renews: bool) -> float:
         """In how many seconds the next lease of another one ends."""
+        if renews:
+            failpoints.hit("topics.lease_renewal")
         group_id = self._group.id
         statement = (
             group_statements.renew(group_id, self.id, self._lease)

@@ -10,6 +10,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Final, Self, cast
 
+from headwater import failpoints
 from headwater.errors import ConnectionLost, HeadwaterError, LeaseLost, SettingsError, TopicError
 from headwater.model.settings import require_settings
 from headwater.postgres.backoff import Backoff
@@ -197,6 +198,7 @@ class Subscriber:
             if parts:
                 if found is not Found.MORE:
                     self._ahead = asyncio.create_task(self._read_ahead(reader))
+                failpoints.hit("topics.delivered")
                 return Batch(parts, reader, is_committed=self._settings.is_at_most_once)
             match found:
                 case Found.NOTHING | Found.COMING:

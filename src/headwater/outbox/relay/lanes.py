@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Final
 
+from headwater import failpoints
 from headwater.errors import ConnectionLost
 from headwater.outbox import statements
 from headwater.outbox.relay.session import Session
@@ -46,6 +47,7 @@ class LaneKeeper:
     async def keep(self) -> None:
         """Renew what is ours, and take what nobody has, up to our share."""
         async with self._lock:
+            failpoints.hit("relay.lease_renewal")
             # The server's clock is read after ours, so that its lease ends after ours.
             deadline = time.monotonic() + (self._settings.lease - LEASE_MARGIN).total_seconds()
             (kept,) = await self._session.fetch(statements.keep_lanes(self._instance, self._settings.lease))

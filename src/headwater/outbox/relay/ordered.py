@@ -15,6 +15,7 @@ from typing import Final
 
 import psycopg
 
+from headwater import failpoints
 from headwater.brokers.base import Broker, Offered
 from headwater.errors import BrokerError, BrokerUnavailable, ConnectionLost, HeadwaterError
 from headwater.outbox import statements
@@ -180,6 +181,7 @@ class OrderedPublisher:
     async def _save(self) -> None:
         """Write down what was sent, and what was not taken: to be tried later, or dead and in nobody's way."""
         if self._sent:
+            failpoints.hit("relay.acknowledged")
             saved = await self._session.execute(
                 statements.save_published(
                     [one.id for one in self._sent],

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from headwater import failpoints
 from headwater.errors import ConnectionLost
 from headwater.outbox import statements
 from headwater.outbox.relay.availability import Availability
@@ -108,6 +109,8 @@ class Reviver:
         deadline = begun + (lease - LEASE_MARGIN).total_seconds()
         claimed = await self._session.fetch(statements.claim_due(self._instance, lease, after, limit))
         self._claim_seconds = time.monotonic() - begun
+        if claimed:
+            failpoints.hit("relay.claimed")
         entries = [as_entry(one, deadline) for one in sorted(claimed, key=lambda one: (one.created_us, one.id))]
         new = [entry for entry in entries if not self._ledger.renew(entry)]
         for entry in new:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from headwater import failpoints
 from headwater.errors import ConnectionLost
 from headwater.outbox import statements
 from headwater.outbox.relay.backoff import full_jitter
@@ -105,6 +106,7 @@ class Saver:
     async def _save_published(self, batch: _Batch) -> None:
         if not batch.published:
             return
+        failpoints.hit("relay.acknowledged")
         entries = sorted(batch.published, key=_by_key)
         saved = await self._session.execute(
             statements.save_published(

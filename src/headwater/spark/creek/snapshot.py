@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from headwater import failpoints
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.frames import HEADER_BYTES
 from headwater.brokers.nats.link import Link
@@ -169,6 +170,7 @@ class SnapshotRun:
         is_widened = self._is_widened(snapshot, readable)
         writer = TopicWriter(publisher, topic)
         header = self._header(snapshot, readable, key, is_widened=is_widened)
+        failpoints.hit("creek.snapshot_opened")
         lines = {SNAPSHOT_HEADER: str(snapshot.read.snapshot), UNTIL_HEADER: str(snapshot.read.until)}
         writer.write("header", header.to_json(), lines)
         self._on_stored()
@@ -186,6 +188,7 @@ class SnapshotRun:
         snapshot.close()
         self._require_going_on()
         self._require_kept(topic, writer.packets)
+        failpoints.hit("creek.snapshot_published")
         writer.write("eof", EOF, {ROWS_HEADER: str(writer.rows)})
         return topic
 

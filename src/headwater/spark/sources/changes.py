@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater import failpoints
 from headwater.capture import CaptureSettings, CatalogTypes
 from headwater.capture.provision import provision
 from headwater.capture.tables import Name, PipelineTable, TableStore, prepare_tables
@@ -164,6 +165,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The lanes of a range, and pieces of tables; after a restart this is called before anything else."""
+        failpoints.hit("source.partitions")
         first, last = self._rebased(Offset.from_json(start)), Offset.from_json(end)
         if first.generation != last.generation:
             # It was logged before the slot was lost: what it held is gone, and its tables are read as a whole instead.

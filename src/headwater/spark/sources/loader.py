@@ -17,6 +17,7 @@ from threading import Event, Thread
 
 from pyspark.sql.datasource import InputPartition
 
+from headwater import failpoints
 from headwater.capture.pieces import Piece, Readable, describe, sizes, unreadable
 from headwater.capture.slots import SourceSlot, ensure_slot
 from headwater.capture.snapshot import OpenSnapshot, Stopped, open_snapshot
@@ -137,6 +138,7 @@ class _Attempt:
             with translated(url):
                 locked = [table for table in wanted if table not in snapshot.failed]
                 self.readable, failed = describe(snapshot.connection, publication, locked)
+            failpoints.hit("snapshot.opened")
             self.failed |= {**snapshot.failed, **failed}
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from headwater import failpoints
 from headwater.brokers.base import Broker
 from headwater.brokers.registry import BrokerAccess, open_broker
 from headwater.errors import BrokerError, SinkError, SinkUnavailable
@@ -81,6 +82,7 @@ class PublishTask:
             published = kept_broker(pickle.dumps(self.access)).publish(messages)
         except BrokerError as exc:
             return Outcome(failure=(str(exc), exc.retryable))
+        failpoints.hit("broker_sink.acknowledged")
         letters = tuple(_letters(given, {one.index: one.reason for one in published.refused}))
         return Outcome(Written(published.stored, published.duplicates, len(letters)), letters)
 

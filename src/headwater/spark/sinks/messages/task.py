@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from headwater import failpoints
 from headwater.errors import SinkError
 from headwater.model import Lineage, Lsn, Position
 from headwater.postgres.connect import Connection
@@ -62,7 +63,10 @@ class InsertTask:
     def _insert(self, session: Session, rows: pa.RecordBatch) -> Written:
         def attempt() -> Written:
             with session.connection.transaction():
-                return self._insert_unknown(session.connection, rows)
+                written = self._insert_unknown(session.connection, rows)
+                failpoints.hit("postgres_sink.applied")
+            failpoints.hit("postgres_sink.committed")
+            return written
 
         return patiently(self.address, session, attempt)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from headwater import failpoints
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.publisher import Publisher
 from headwater.creek.names import Names
@@ -131,6 +132,8 @@ class WriteTask:
                 writer = writer or Writer(self.address, kept_publisher(self.address.access), self.announced)
                 before = pool.submit(writer.write_all, parts, only_large=self.only_large)
             total += before.result()
+        if writer is not None:
+            failpoints.hit("broker_sink.acknowledged")
         return total if writer is None else replace(total, announced=writer.added)
 
     def _encoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[Part], list[Letter]]]:

@@ -10,6 +10,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from headwater import failpoints
 from headwater.errors import SinkError
 from headwater.model import Lineage, Position
 from headwater.postgres.connect import Connection, connect_sync, translated
@@ -153,6 +154,8 @@ class _Attempt:
             if unreadable or refused:
                 self._save([*unreadable, *refused], boxes)
             self.follower.request_loads()
+            failpoints.hit("postgres_sink.applied")
+        failpoints.hit("postgres_sink.committed")
         left, letters = sum(len(run) for runs in work.values() for run in runs), len(refused) + len(unreadable)
         return Written(left - len(refused), inputs.changes - left - len(unreadable), letters)
 

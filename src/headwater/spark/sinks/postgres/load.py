@@ -14,6 +14,7 @@ from typing import Protocol
 import psycopg
 import pyarrow as pa
 
+from headwater import failpoints
 from headwater.model import Lineage, Lsn
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.frame import Chunk
@@ -171,6 +172,7 @@ class PieceLoader:
             post_letters(address.state_url, work.letters)
             if work.origin is not None:
                 execute_sync(connection, statements.save_piece(address, attempt, piece, part, work.origin))
+            failpoints.hit("snapshot.loaded")
         return Written(changes=work.loaded - len(work.letters), letters=len(work.letters))
 
 

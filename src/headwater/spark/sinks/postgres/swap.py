@@ -16,6 +16,7 @@ from functools import partial
 import psycopg
 import pyarrow as pa
 
+from headwater import failpoints
 from headwater.model import Lineage, Lsn
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.replication.messages import Relation, RelationColumn
@@ -117,6 +118,7 @@ class TableSwapper:
 
     def swap(self, loading: Loading) -> Written:
         """Put an attempt's rows in their place, unless they are there; counts the letters of those that were refused."""
+        failpoints.hit("snapshot.swap")
         return patiently(self.address, self.session, lambda: self.swap_within(loading))
 
     def swap_within(self, loading: Loading) -> Written:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater import failpoints
 from headwater.creek.consumer.mapping import TableMapping
 from headwater.errors import BrokerUnavailable, MessageError, NoSchema, SettingsError
 from headwater.model import Lineage
@@ -117,6 +118,7 @@ class CreekReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The messages of a range by lane; after a restart this is called before anything else."""
+        failpoints.hit("source.partitions")
         last = Offset.from_json(end)
         step = last.step
         if step is None or start == end or not step.tables:

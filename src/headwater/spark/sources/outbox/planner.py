@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from headwater import failpoints
 from headwater.capture import CaptureSettings
 from headwater.capture.emitted import EMITTED
 from headwater.capture.slots import SourceSlot, ensure_slot, renew_slot
@@ -127,6 +128,7 @@ class Planner:
 
     def partitions(self, start: OutboxOffset, end: OutboxOffset) -> list[InputPartition]:
         """What lies between two offsets; nothing, if it is delivered already, or was lost with its slot."""
+        failpoints.hit("source.partitions")
         first = self._rebased(start)
         if first.generation != end.generation:
             return []
@@ -179,6 +181,7 @@ class Planner:
             return None
         self._saved = checkpoint
         cuts = self._recovery.cuts(checkpoint, offset.key)
+        failpoints.hit("outbox.recovery_chunk")
         moved = offset.bare
         if cuts:
             cut = cuts[0]

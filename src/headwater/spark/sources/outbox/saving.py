@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+from headwater import failpoints
 from headwater.model import Lsn, Snapshot
 from headwater.outbox.checkpoint import CheckpointStore
 
@@ -32,5 +33,6 @@ class Saver:
             return
         snapshot, end = self._taken
         if max(delivered, done) >= end:
+            failpoints.hit("outbox.checkpoint_save")
             self._store.save_snapshot(generation, snapshot, end, timeline_of(Lsn(max(0, end - 1))))
             self._taken, self._next = None, self._clock() + self._seconds

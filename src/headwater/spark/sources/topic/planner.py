@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from headwater import failpoints
 from headwater.errors import PositionError, PositionExpired
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import fetch_sync
@@ -48,9 +49,14 @@ class Planner:
         self._options = options
         self._connection: Connection | None = None
         self._until: Mapping[int, int] | None = None
-        with translated(options.url):
-            require_topics(self._connected)
-            self._topic: Topic = find_sync(self._connected, options.topic)
+        try:
+            with translated(options.url):
+                require_topics(self._connected)
+                self._topic: Topic = find_sync(self._connected, options.topic)
+        except BaseException:
+            # Nobody has the planner yet who could close it.
+            self.close()
+            raise
         self._cursors = None if options.group is None else Cursors(self._topic, options.group)
 
     def close(self) -> None:
@@ -95,6 +101,7 @@ class Planner:
 
     def partitions(self, start: TopicOffset, end: TopicOffset) -> list[InputPartition]:
         """What lies between two offsets: a task for each partition of a topic, or where order does not matter, more."""
+        failpoints.hit("source.partitions")
         self._require_same(end)
         found: list[InputPartition] = []
         with translated(self._options.url):

@@ -1,0 +1,107 @@
+"""Failpoints: what arms them, what they do, and that the list of them is the truth."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from headwater import failpoints
+from headwater.failpoints import FAILPOINTS, LOG_VARIABLE, VARIABLE, hit, parse
+
+ROOT = Path(__file__).parents[2]
+HIT = re.compile(r'failpoints\.hit\("([a-z_.]+)"\)')
+PROGRAM = (
+    "from headwater.failpoints import hit\nfor number in range(3):\n    hit('sink.written')\n    print(number, flush=True)"
+)
+
+
+def run(armed: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    given: Mapping[str, str] = {**os.environ, VARIABLE: armed, **environment}
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=given, capture_output=True, text=True, check=False)
+
+
+def test_without_being_armed_a_point_does_nothing() -> None:
+    hit("sink.written")
+    assert run("").stdout.split() == ["0", "1", "2"]
+
+
+def test_a_point_kills_its_process_at_the_hit_that_was_asked_for() -> None:
+    ended = run("sink.written=kill@2")
+
+    assert ended.stdout.split() == ["0"]
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_point_raises_the_loss_of_a_connection() -> None:
+    ended = run("sink.written=error")
+
+    assert ended.returncode == 1
+    assert ended.stderr.strip().endswith("ConnectionLost: failpoint sink.written: the connection is lost")
+
+
+def test_a_point_delays_its_process() -> None:
+    began = time.monotonic()
+
+    assert run("sink.written=sleep(0.5)").returncode == 0
+    assert time.monotonic() - began >= 0.5
+
+
+def test_a_point_fires_once_however_often_processes_are_started(tmp_path: Path) -> None:
+    log = {LOG_VARIABLE: str(tmp_path)}
+
+    assert run("sink.written=kill", **log).returncode == -signal.SIGKILL
+    assert run("sink.written=kill", **log).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["sink.written"]
+
+
+@pytest.mark.parametrize(
+    ("armed", "said"),
+    [
+        ("nothing=kill", "there is no failpoint 'nothing'; there are batch.begin, "),
+        ("sink.written", "'sink.written' is not NAME=kill, NAME=error or NAME=sleep(SECONDS)"),
+        ("sink.written=explode", "'sink.written=explode' is not NAME=kill"),
+        ("sink.written=kill@0", "'sink.written=kill@0' is not NAME=kill"),
+    ],
+)
+def test_what_cannot_be_armed_gets_one_clear_line_and_ends_the_process(armed: str, said: str) -> None:
+    ended = run(armed)
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith(f"{VARIABLE}: {said}")
+
+
+def test_several_points_are_armed_at_once() -> None:
+    armed = parse(" sink.written=kill , slot.confirm=sleep(0.25)@3,")
+
+    assert {name: (one.action, one.seconds, one.hit) for name, one in armed.items()} == {
+        "sink.written": ("kill", 0.0, 1),
+        "slot.confirm": ("sleep", 0.25, 3),
+    }
+
+
+def test_the_list_of_points_is_that_of_the_code() -> None:
+    found = {name for path in (ROOT / "src").rglob("*.py") for name in HIT.findall(path.read_text())}
+
+    assert found == set(FAILPOINTS)
+
+
+def test_every_point_is_fired_by_a_story() -> None:
+    stories = "".join(
+        path.read_text()
+        for folder in ("acceptance", "integration", "support/stories")
+        for path in (ROOT / "tests" / folder).rglob("*.py")
+    )
+
+    assert {name for name in FAILPOINTS if not re.search(rf'"{re.escape(name)}["=]', stories)} == set()
+
+
+def test_this_process_has_none_armed() -> None:
+    assert failpoints._ARMED == {}
