@@ -9,12 +9,20 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 
 Figure = float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Progress for people, on stderr, and figures for the report."""
+
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    figures: dict[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,25 @@
 """The benchmark of the Creek wire: what it measures from where to where, and what its producer is told."""
 
 import itertools
+from unittest.mock import Mock
 
 import pytest
 
-from benchmarks.creek import PARTS
-from benchmarks.creeks.latency import latencies
-from benchmarks.creeks.producer import producer_file
-from benchmarks.creeks.stage import DATABASE, TABLE, Stage, Turn, encode_all, rate_of, schema_of
-from benchmarks.creeks.wal import id_of
-from benchmarks.pipelines.output import Output
-from benchmarks.pipelines.run import SOURCE_VARIABLE, TARGET_VARIABLE
+from benchmarks.creek import testbed
+from benchmarks.creek.__main__ import PARTS
+from benchmarks.creek.latency import latencies
+from benchmarks.creek.producer import producer_file
+from benchmarks.creek.testbed import DATABASE, TABLE, Turn, encode_all, rate_of, schema_of
+from benchmarks.creek.wal import id_of
+from benchmarks.pipeline_process import SOURCE_VARIABLE, TARGET_VARIABLE
+from benchmarks.report import Output
 from headwater.cli.pipeline_file.load import load
 from headwater.creek.decode import HEAD_BYTES, Decoder
 from headwater.creek.names import Names
 from headwater.model import Lsn
 from headwater.postgres.replication.batch import Batch, lay_out, relations_in, tags_of
-from headwater.spark.settings import NatsSinkSettings, SnapshotRule
-from tests.pgoutput_writer import begin, commit, insert, relation
+from headwater.spark.settings import ChangesSettings, NatsSinkSettings, SnapshotRule
+from tests.support.capture.pgoutput_writer import begin, commit, insert, relation
 
 INT8 = 20
 
@@ -34,9 +36,10 @@ def test_the_rate_is_that_of_the_median_turn_and_what_it_takes_with_the_start_is
 
 
 def test_turns_have_names_of_one_length_and_none_twice():
-    stage = Stage(None, None, itertools.count(1))
+    nothing = Mock(spec=[])
+    made = testbed.Testbed(nothing, nothing, itertools.count(1))
 
-    names = [stage.fresh_names().root for _ in range(12)]
+    names = [made.fresh_names().root for _ in range(12)]
 
     assert len(set(names)) == 12
     assert {len(name) for name in names} == {len(names[0])}
@@ -65,7 +68,7 @@ def test_the_producer_is_told_what_it_needs_and_its_file_holds_no_password(tmp_p
 
     assert (settings.source.tables, settings.source.publication) == ((TABLE,), "bench")
     # A table that is to be asked for must not be in the stream of changes as well.
-    assert settings.source.snapshot is SnapshotRule.NEVER
+    assert isinstance(settings.source, ChangesSettings) and settings.source.snapshot is SnapshotRule.NEVER
     assert isinstance(sink, NatsSinkSettings) and sink.answers
     assert (sink.namespace, sink.access.url) == ("TURN0001", urls[TARGET_VARIABLE])
     assert "hunter2" not in file.read_text()
@@ -78,7 +81,7 @@ def test_batches_are_encoded_as_one_stream():
 
     decoder = Decoder(encoded[0].schema.text)
     messages = [decoder.wal(payload.as_py()[HEAD_BYTES:]) for one in encoded for payload in one.payloads]
-    assert [message.after["id"] for message in messages] == [1, 2, 3, 4]
+    assert [(message.after or {}).get("id") for message in messages] == [1, 2, 3, 4]
     assert [message.source.last_lsn for message in messages] == [Lsn(0), Lsn(0), Lsn(0x100), Lsn(0x100)]
 
 

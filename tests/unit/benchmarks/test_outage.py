@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.relays.outage import Outage, drawn, step
+from benchmarks.outbox_relay.outage import Outage, drawn, step
 
 
 def test_the_picture_has_both_counts_and_the_time_without_a_broker():

@@ -1,16 +1,17 @@
 """The benchmark of the relay inside of an application: what it compares, and a reference that is what it says it is."""
 
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
-from benchmarks.outbox_relay import PARTS
-from benchmarks.relays.arms import Watched
-from benchmarks.relays.burst import Round, Turn, median_over
-from benchmarks.relays.reference import UPSTREAM, Confirms, Event, ReferenceSettings
-from benchmarks.relays.stage import Place, text_of
-from headwater.brokers.base import Left, Offered, Refused
-from tests.conformance.brokers import message, messages
+from benchmarks.outbox_relay.__main__ import PARTS
+from benchmarks.outbox_relay.burst import Round, Turn, median_over
+from benchmarks.outbox_relay.comparison_arms import Watched
+from benchmarks.outbox_relay.reference_relay import UPSTREAM, Confirms, Event, ReferenceSettings
+from benchmarks.outbox_relay.testbed import Place, text_of
+from headwater.brokers.base import Broker, Left, Offered, Refused
+from tests.conformance.broker_contract import message, messages
 
 
 def test_each_group_of_bars_has_a_part():
@@ -79,10 +80,8 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios():
 
 
 def test_only_what_is_stored_counts_as_confirmed():
-    class Choosy:
-        def offer(self, messages) -> Offered:
-            return Offered(1, 0, (Refused(0, "no queue"),), (Left(2, "full", was_sent=True),))
-
+    offered = Offered(1, 0, (Refused(0, "no queue"),), (Left(2, "full", was_sent=True),))
+    choosy = Mock(spec=Broker, offer=Mock(return_value=offered))
     confirmed: dict[str, float] = {}
-    Watched(Choosy(), confirmed).offer(messages(*(message("t", id=id) for id in "abc")))
+    Watched(choosy, confirmed).offer(messages(*(message("t", id=id) for id in "abc")))
     assert [*confirmed] == ["b"]

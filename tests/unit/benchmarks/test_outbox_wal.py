@@ -5,20 +5,20 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.outbox_wal import PARTS
-from benchmarks.outboxes.broker import stored_by
-from benchmarks.outboxes.latency import latencies
-from benchmarks.outboxes.recovery import pipeline_file
-from benchmarks.outboxes.reference import Decoder, Recovered, column_names
-from benchmarks.outboxes.relay import settings_of
-from benchmarks.outboxes.stage import Stored, Target, shares
-from benchmarks.outboxes.stream import SHAPES, Turn
-from benchmarks.pipelines.run import SOURCE_VARIABLE, TARGET_VARIABLE
+from benchmarks.outbox_wal.__main__ import PARTS
+from benchmarks.outbox_wal.broker import stored_by
+from benchmarks.outbox_wal.latency import latencies
+from benchmarks.outbox_wal.recovery import pipeline_file
+from benchmarks.outbox_wal.reference_relay import Decoder, Recovered, column_names
+from benchmarks.outbox_wal.relay import settings_of
+from benchmarks.outbox_wal.stream import SHAPES, Turn
+from benchmarks.outbox_wal.testbed import Stored, Target, shares
+from benchmarks.pipeline_process import SOURCE_VARIABLE, TARGET_VARIABLE
 from headwater.brokers.nats import NatsAccess
 from headwater.brokers.registry import NatsMessages
 from headwater.cli.pipeline_file.load import load
 from headwater.spark.settings import BrokerSinkSettings, OutboxSettings
-from tests.pgoutput_writer import insert, relation
+from tests.support.capture.pgoutput_writer import insert, relation
 
 TEXT, UUID, TIMESTAMPTZ, JSON = 25, 2950, 1184, 114
 TARGET = Target(NatsAccess(url="nats://127.0.0.1:4222"), "TURN0007")

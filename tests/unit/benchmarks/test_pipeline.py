@@ -2,12 +2,13 @@
 
 import subprocess
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.pipelines.latency import Sighting, latencies, percentile
-from benchmarks.pipelines.memory import Sample, growth
-from benchmarks.pipelines.run import NOOP, POSTGRES, SOURCE_VARIABLE, TARGET_VARIABLE, pipeline_file, running
+from benchmarks.pipeline.latency import Sighting, latencies
+from benchmarks.pipeline.memory import Sample, growth
+from benchmarks.pipeline_process import NOOP, POSTGRES, SOURCE_VARIABLE, TARGET_VARIABLE, pipeline_file, running
 from headwater.cli.pipeline_file.load import load
 from headwater.spark.settings import NoopSinkSettings, PostgresSinkSettings
 
@@ -21,12 +22,6 @@ def test_a_row_is_late_by_the_time_from_its_commit_to_the_first_look_that_found_
 def test_a_row_that_was_never_seen_has_no_latency():
     with pytest.raises(IndexError):
         latencies([1.0, 1.25], 10, [Sighting(0.0, 0), Sighting(1.5, 10)])
-
-
-def test_a_percentile_is_not_exceeded_by_so_many_percent():
-    values = [float(number) for number in range(101)]
-
-    assert (percentile(values, 50), percentile(values, 99)) == (50.0, 99.0)
 
 
 def test_memory_is_shown_for_each_tenth_of_the_backlog_without_the_end_of_the_processes():
@@ -61,7 +56,7 @@ def test_the_pipeline_file_is_one_that_the_program_takes_and_holds_no_password(t
 
 
 def test_a_pipeline_gets_its_urls_where_other_users_cannot_read_them(monkeypatch, tmp_path):
-    started = {}
+    started: dict[str, Any] = {}
 
     class Process:
         def __init__(self, command, **options):

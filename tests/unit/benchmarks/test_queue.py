@@ -5,15 +5,15 @@ from array import array
 
 import pytest
 
-from benchmarks.queue import PARTS
-from benchmarks.queues import statements
-from benchmarks.queues.horizon import measured
-from benchmarks.queues.jobs import PGMQ, PGQUEUER, PROCRASTINATE, Turn, over_best_peer
-from benchmarks.queues.load import Turn as LoadTurn
-from benchmarks.queues.load import over
-from benchmarks.queues.peers import Pgmq
-from benchmarks.queues.reference import INSERT_ROWS, NOTIFY_IDS, STEPS, batches, payloads
-from benchmarks.queues.steady import Ages, Offer, Offered, milliseconds
+from benchmarks.queue import statements
+from benchmarks.queue.__main__ import PARTS
+from benchmarks.queue.email_load import Turn as LoadTurn
+from benchmarks.queue.email_load import over
+from benchmarks.queue.jobs import PGMQ, PGQUEUER, PROCRASTINATE, Turn, over_best_peer
+from benchmarks.queue.peer_queues import Pgmq
+from benchmarks.queue.reference_messaging import INSERT_ROWS, NOTIFY_IDS, STEPS, batches, payloads
+from benchmarks.queue.steady_load import Ages, Offer, Offered, milliseconds
+from benchmarks.queue.xmin_horizon import measured
 
 
 def test_each_group_of_bars_has_a_part():

@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
-from benchmarks.logs.load import LARGE, SINGLE, SMALL, Load, Reads, Writes
-from benchmarks.logs.reference import CODED, FIXED
-from benchmarks.logs.stage import Meter, Turn
-from benchmarks.logs.sustained import keeps_up, over_reference
-from benchmarks.topics import PARTS
+from benchmarks.topics.__main__ import PARTS
+from benchmarks.topics.load import LARGE, SINGLE, SMALL, Load, Reads, Writes
+from benchmarks.topics.reference_log import CODED, FIXED
+from benchmarks.topics.sustained_load import keeps_up, over_reference
+from benchmarks.topics.testbed import Meter, Turn
 
 
 def test_each_group_of_bars_has_a_part():

@@ -1,1 +1,0 @@
-"""Programs that benchmarks run as processes of their own."""

@@ -1,1 +1,0 @@
-"""The parts of the benchmark of the relay that runs inside of an application."""

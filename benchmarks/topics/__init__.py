@@ -1,0 +1,1 @@
+"""Topics against the log that they were modelled on."""
