@@ -1,0 +1,1 @@
+"""`make soak`: stories with random faults, round after round, each of which its seed replays."""

@@ -1,0 +1,38 @@
+"""What a story of `make soak` gets and gives: a round with its own seed, and counts of what became of what was committed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The outcome of a round. `allowed_repeats` is the bound that the guarantee gives; it is 0 for exactly once."""
+
+    committed: int
+    lost: int = 0
+    repeated: int = 0
+    out_of_order: int = 0
+    allowed_repeats: int = 0
+    faults: tuple[str, ...] = ()
+
+    @property
+    def is_violation(self) -> bool:
+        return self.lost > 0 or self.out_of_order > 0 or self.repeated > self.allowed_repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a story. All that is chosen in it comes from `random`; `directory` is empty and removed afterwards."""
+
+    story: str
+    seed: int
+    directory: Path
+    random: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "random", Random(f"{self.story} {self.seed}"))
+
+
+Story = Callable[[Round], Counts]
