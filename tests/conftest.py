@@ -1,23 +1,55 @@
 """The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
-from tests.servers import MAJORS, fresh_database, start_nats, start_postgres
-from tests.spark import quick_session
+from tests.support.brokers.rabbitmq_node import RabbitmqNode, start_rabbitmq
+from tests.support.leak_guard import LeakGuard
+from tests.support.servers.embedded import MAJORS, fresh_database, start_nats, start_postgres
+from tests.support.servers.spark_session import quick_session
 
 # Whoever starts the tests in the background of a shell has them, and the programs that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("headwater", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("headwater")
+# How long an example takes says more about the machine than about the code. The same examples each time; `make soak` tries
+# others, and more of them.
+_QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
+hypothesis.settings.register_profile(
+    "test", deadline=None, suppress_health_check=_QUIET, max_examples=25, derandomize=True, database=None
+)
+hypothesis.settings.register_profile("soak", deadline=None, suppress_health_check=_QUIET, max_examples=400, database=None)
+hypothesis.settings.load_profile("test")
+
+
+# The folders in the order of their turns: long files first, so that the workers end together.
+_TURNS = ("acceptance", "integration/spark", "conformance", "integration/cli", "integration", "repository", "unit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # With workers, the process that directs them runs no tests.
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        return
+    config.pluginmanager.register(LeakGuard(os.environ.get("PYTEST_XDIST_WORKER", "alone")), "leak guard")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the files as they were shuffled, but by the turns of their folders."""
+    root = Path(__file__).parent
+
+    def turn(item: pytest.Item) -> int:
+        path = item.path.relative_to(root).as_posix()
+        return next(number for number, folder in enumerate(_TURNS) if path.startswith(f"{folder}/"))
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,8 +98,13 @@ def nats() -> Iterator[EmbeddedNats]:
 
 
 @pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitmqNode]:
+    yield from start_rabbitmq()
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Tests that ask for it stand in the xdist group `spark`, so that one worker starts it, and set a longer time limit."""
+    """One session for the tests of a worker; tests that ask for it set a longer time limit."""
     with quick_session() as session:
         yield session
 

@@ -1,4 +1,4 @@
-"""What stories share: one RabbitMQ for all of them, a queue there for each, and a database with an outbox."""
+"""A queue for each story, and a database with an outbox."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,9 @@ import pytest
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.outbox.checkpoint import prepare_outbox
-from tests.outbox import Queue
-from tests.rabbitmq import RabbitmqNode, start_rabbitmq
-from tests.servers import fresh_database
-
-
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitmqNode]:
-    yield from start_rabbitmq()
+from tests.support.brokers.rabbitmq_node import RabbitmqNode
+from tests.support.servers.embedded import fresh_database
+from tests.support.stories.outbox_story import Queue
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from psycopg import sql
 
 from headwater.postgres.connect import connect_sync
-from tests.cluster import Cluster, spark_cluster
-from tests.servers import fresh_database
-from tests.spark import java_home, quick_settings
-from tests.waiting import eventually
+from tests.support.servers.embedded import fresh_database
+from tests.support.servers.spark_cluster import Cluster, spark_cluster
+from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.waiting import eventually
 
 TABLES = ("account", "entry")
 SCHEMA = """
@@ -102,7 +102,6 @@ def _has_slot(url: str) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("spark")
 def test_a_pipeline_on_a_cluster_loses_nothing_when_an_executor_is_killed(
     postgres18, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -118,8 +117,7 @@ def test_a_pipeline_on_a_cluster_loses_nothing_when_an_executor_is_killed(
             eventually(lambda: _has_slot(source), seconds=120)
             with Load(source, seed=5):
                 eventually(lambda: _versions(target) > 50, seconds=120)
-                before = eventually(lambda: len(found := cluster.executors()) == 2 and found, seconds=60)
-                assert before
+                before = eventually(lambda: found if len(found := cluster.executors()) == 2 else None, seconds=60)
                 os.kill(before[0], signal.SIGKILL)
                 at_kill = _versions(target)
                 # The other one goes on, and another takes the place of the one that is gone.

@@ -1,7 +1,7 @@
-"""Creek's own test suite against Headwater's producer: the process from Creek's environment, real servers, the client.
+"""Creek's own test suite against Headwater's producer, told by Creek's environment, with real servers and the client.
 
-Tables and assertions are those of Creek's integration tests, in both generations of the wire. Behind them, what Creek loses
-and Headwater must not.
+Tables and assertions are those of Creek's integration tests, in both generations of the wire. After them come tests of
+changes that Creek loses and Headwater must not. The producer runs on the session of the tests, one for each generation.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import base64
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,6 +18,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater import creek
 from headwater.brokers.nats.access import NatsAccess
@@ -25,15 +26,18 @@ from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.streams import stream_info
 from headwater.creek.fingerprint import fingerprint_of
 from headwater.creek.names import Kind, Names
-from headwater.embedded import EmbeddedNats, EmbeddedPostgres
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
 from headwater.errors import BrokerError, SnapshotFailed
 from headwater.model import Op
-from tests.acceptance.producing import Producer, free_port, producing
-from tests.proxy import Proxy
-from tests.servers import fresh_database, start_nats
-from tests.spark import java_home
+from tests.support.creek.producer_thread import ProducerThread, producing
+from tests.support.servers.embedded import fresh_database, postgres_settings, shared_root
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.stories.creek_producer_process import free_port
 
 pytestmark = pytest.mark.timeout(300)
+
+# The generation chooses names and schemas. To see the producer come back after an outage, one of them is enough.
+one_generation = pytest.mark.parametrize("place", ["1"], indirect=True, ids=["generation1"])
 
 _NAMESPACE = "CREEK"
 _PATIENCE_SECONDS = 60
@@ -85,7 +89,12 @@ class Place:
     nats: EmbeddedNats
     database: str
     slot: str
-    producer: Producer
+    producer: ProducerThread
+
+    @property
+    def tries(self) -> int:
+        """How often the producer has failed, and is to try again."""
+        return sum("trying again in" in line for line in self.producer.log)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[creek.Client]:
@@ -97,8 +106,8 @@ class Place:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def wait_for_keepalives(self, count: int = 2) -> None:
-        """Wait until the producer has answered so many of the server's signs of life."""
+    def wait_for_replies(self, count: int = 2) -> None:
+        """Wait until the producer has told the server so many times how far it is."""
         answers = "select reply_time from pg_stat_replication where application_name like 'headwater%'"
         with psycopg.connect(self.source, autocommit=True) as connection:
             seen = set[tuple[object, ...]]()
@@ -108,6 +117,14 @@ class Place:
                 return len(seen) > count
 
             self.producer.wait_until(have_come)
+
+    def published(self, table: str) -> int:
+        """How many messages the stream has of a table."""
+        names = Names(_NAMESPACE, self.database, self.generation)
+        subject = names.subject(Kind.WAL, *table.split(".", 1))
+        with closing(Link(NatsAccess(url=self.nats.url))) as link:
+            info = stream_info(link, names.stream(Kind.WAL), subject)
+        return 0 if info is None else info.subject_counts.get(subject, 0)
 
     def settle(self) -> int:
         """Wait until all that was written has been acknowledged and confirmed; returns where the stream ends then."""
@@ -122,13 +139,31 @@ class Place:
         return 0 if info is None else info.last_seq
 
 
+@pytest.fixture(scope="module")
+def server_url() -> Iterator[str]:
+    """A server of this file alone: its slots stay from one test to the next."""
+    with EmbeddedPostgres(postgres_settings(18)) as server:
+        yield server.url
+
+
 @pytest.fixture(scope="module", params=["1", "2"], ids=["generation1", "generation2"])
-def place(request, postgres18: EmbeddedPostgres, tmp_path_factory) -> Iterator[Place]:
-    directory: Path = tmp_path_factory.mktemp("creek")
-    with fresh_database(postgres18.url) as source, Proxy(source) as proxy, contextmanager(start_nats)() as nats:
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, server_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    with placed(spark, server_url, tmp_path_factory.mktemp("creek"), request.param) as found:
+        yield found
+
+
+@contextmanager
+def placed(spark: SparkSession, server_url: str, directory: Path, generation: str) -> Iterator[Place]:
+    """A producer that publishes, with a database and a NATS server of its own."""
+    with ExitStack() as stack:
+        source = stack.enter_context(fresh_database(server_url))
+        proxy = stack.enter_context(Proxy(source))
+        nats = stack.enter_context(EmbeddedNats(NatsSettings(root=shared_root())))
         with psycopg.connect(source, autocommit=True) as connection:
             for statement in _SETUP:
-                connection.execute(statement)
+                connection.execute(statement.encode())
             database = connection.info.dbname
         slot = f"test_{secrets.token_hex(4)}"
         environment = {
@@ -138,17 +173,16 @@ def place(request, postgres18: EmbeddedPostgres, tmp_path_factory) -> Iterator[P
             "PG_TABLES": _TABLES,
             "NATS_URI": nats.url,
             "NATS_NAMESPACE": _NAMESPACE,
+            # So long does a batch wait for a server that is away.
+            "NATS_TIMEOUT": "3s",
             "PROMETHEUS_PORT": str(free_port()),
-            "CREEK_GENERATION": request.param,
-            # The server sends keep-alives every second then.
-            "PG_MESSAGE_TIMEOUT": "2s",
-            "JAVA_HOME": str(java_home()),
+            "CREEK_GENERATION": generation,
+            "PG_MESSAGE_TIMEOUT": "10s",
         }
-        with producing(directory, environment) as producer:
-            found = Place(creek.Generation(request.param), source, proxy, nats, database, slot, producer)
-            producer.wait_until(lambda: asyncio.run(_is_ready(found)))
-            yield found
-            assert producer.stop() == 0, producer.log[-3000:]
+        producer = stack.enter_context(producing(spark, environment, directory / "checkpoint"))
+        found = Place(creek.Generation(generation), source, proxy, nats, database, slot, producer)
+        producer.wait_until(lambda: asyncio.run(_is_ready(found)))
+        yield found
 
 
 async def _is_ready(place: Place) -> bool:
@@ -167,15 +201,6 @@ async def _take(stream: creek.WalStream, count: int, seconds: float = _PATIENCE_
         return [await anext(stream) for _ in range(count)]
 
 
-async def _nothing_more(stream: creek.WalStream, seconds: float = 1.0) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await anext(stream)
-    except TimeoutError:
-        return True
-    return False
-
-
 @asynccontextmanager
 async def _following(place: Place, table: str) -> AsyncIterator[creek.WalStream]:
     """The messages of a table from now on."""
@@ -184,7 +209,7 @@ async def _following(place: Place, table: str) -> AsyncIterator[creek.WalStream]
             yield stream
 
 
-async def test_insert(place: Place):
+async def test_insert(place: Place) -> None:
     async with _following(place, "public.other") as stream:
         place.execute("insert into other values (1, 'test')")
         (message,) = await _take(stream, 1)
@@ -202,11 +227,11 @@ async def test_insert(place: Place):
             await resumed.aclose()
         await _take(stream, 1)
         place.execute("insert into other select g, 'many' from generate_series(11, 16) g")
-        assert [row.after["id"] for row in await _take(stream, 6) if row.after] == [11, 12, 13, 14, 15, 16]
-        assert await _nothing_more(stream)
+        place.execute("insert into other values (17, 'last')")
+        assert [row.after["id"] for row in await _take(stream, 7) if row.after] == [*range(11, 18)]
 
 
-async def test_update(place: Place):
+async def test_update(place: Place) -> None:
     place.execute("insert into other values (21, 'test')")
     async with _following(place, "public.other") as stream:
         place.execute("update other set data = 'cool' where id = 21", "update other set id = 100 where id = 21")
@@ -215,7 +240,7 @@ async def test_update(place: Place):
     assert (moved.op, moved.before, moved.after) == (Op.UPDATE_KEY, {"id": 21}, {"id": 100, "data": "cool"})
 
 
-async def test_delete(place: Place):
+async def test_delete(place: Place) -> None:
     place.execute("insert into other values (31, 'test')")
     async with _following(place, "public.other") as stream:
         place.execute("delete from other where id = 31")
@@ -223,7 +248,7 @@ async def test_delete(place: Place):
     assert (message.op, message.before, message.after) == (Op.DELETE, {"id": 31}, None)
 
 
-async def test_snap(place: Place):
+async def test_snap(place: Place) -> None:
     async with place.client() as client:
         reader = await client.snapshot(place.database, "public.types_data")
         rows = [row async for row in reader.rows()]
@@ -247,7 +272,7 @@ _EVERY = """
 """
 
 
-async def test_types(place: Place):
+async def test_types(place: Place) -> None:
     async with _following(place, "public.types") as stream:
         place.execute(_EVERY)
         (message,) = await _take(stream, 1)
@@ -262,7 +287,7 @@ async def test_types(place: Place):
     place.execute("truncate types")
 
 
-async def test_schema(place: Place):
+async def test_schema(place: Place) -> None:
     async with place.client() as client:
         found = await client.get_last_schema(place.database, "public.types")
         schema = json.loads(found.schema)
@@ -290,30 +315,39 @@ async def test_schema(place: Place):
     assert same.source == "public.types"
 
 
-async def test_partitions(place: Place):
+async def test_partitions(place: Place) -> None:
     async with _following(place, "public.prices") as stream:
         place.execute("insert into prices values (1, 1.5, '2022-05-05'), (2, 2.5, '2023-05-05')")
         rows = [message.after for message in await _take(stream, 2)]
     assert rows == [{"id": 1, "value": 1.5, "at": date(2022, 5, 5)}, {"id": 2, "value": 2.5, "at": date(2023, 5, 5)}]
 
 
-async def test_restart(place: Place):
-    said = place.producer.log.count("\n")
+@one_generation
+async def test_restart(place: Place) -> None:
+    said = len(place.producer.log)
     async with _following(place, "public.other") as stream:
+        refused = place.proxy.refused
         place.proxy.refuse = True
         place.proxy.cut()
-        # Long enough for tries to come back in vain.
-        await asyncio.sleep(3)
+        place.producer.wait_until(lambda: place.proxy.refused > refused + 2)
         place.execute("insert into other values (999, 'reconnect')")
         place.proxy.refuse = False
         (message,) = await _take(stream, 1)
         assert message.after == {"id": 999, "data": "reconnect"}
-        assert await _nothing_more(stream)
+        place.execute("insert into other values (998, 'after')")
+        (message,) = await _take(stream, 1)
+        assert message.after == {"id": 998, "data": "after"}
     place.producer.require_life()
-    assert 1 <= place.producer.log.count("\n") - said <= 99
+    assert 1 <= len(place.producer.log) - said <= 99
 
 
-async def test_nats_reconnection(place: Place):
+def test_nats_reconnection(spark: SparkSession, server_url: str, tmp_path: Path) -> None:
+    # The server that is started again is this test's own.
+    with placed(spark, server_url, tmp_path, "1") as place:
+        asyncio.run(_reconnect(place))
+
+
+async def _reconnect(place: Place) -> None:
     async with _following(place, "public.second") as stream:
         place.execute("insert into second select g, 'before' from generate_series(1, 5) g")
         await _take(stream, 5)
@@ -324,19 +358,19 @@ async def test_nats_reconnection(place: Place):
             connection.execute("insert into fence default values")
             sent = "select 1 from pg_stat_replication where sent_lsn >= %s::pg_lsn"
             place.producer.wait_until(lambda: connection.execute(sent, [written]).fetchall())
-            failures = place.producer.log.count("trying again in")
-            place.producer.wait_until(lambda: place.producer.log.count("trying again in") > failures + 1)
+            failures = place.tries
+            place.producer.wait_until(lambda: place.tries > failures)
             # Sent, and not acknowledged: the slot has to stay before it.
             confirmed = "select confirmed_flush_lsn < %s::pg_lsn from pg_replication_slots where slot_name = %s"
             assert connection.execute(confirmed, [written, place.slot]).fetchall() == [(True,)]
         place.nats.start()
         assert [message.after["id"] for message in await _take(stream, 3) if message.after] == [6, 7, 8]
         place.execute("insert into second select g, 'after' from generate_series(9, 13) g")
-        assert [message.after["id"] for message in await _take(stream, 5) if message.after] == [9, 10, 11, 12, 13]
-        assert await _nothing_more(stream)
+        place.execute("insert into second values (14, 'last')")
+        assert [message.after["id"] for message in await _take(stream, 6) if message.after] == [*range(9, 15)]
 
 
-async def test_copy_and_a_truncate_of_several_tables_arrive_whole(place: Place):
+async def test_copy_and_a_truncate_of_several_tables_arrive_whole(place: Place) -> None:
     async with _following(place, "public.other") as stream, _following(place, "public.second") as second:
         place.execute("delete from other", "delete from second")
         with psycopg.connect(place.source) as connection, connection.cursor() as cursor:
@@ -356,13 +390,15 @@ async def test_copy_and_a_truncate_of_several_tables_arrive_whole(place: Place):
     assert truncated[-1].id != last.id
 
 
-async def test_overlapping_transactions_and_one_left_open_lose_no_row(place: Place):
+async def test_overlapping_transactions_and_one_left_open_lose_no_row(place: Place) -> None:
     with psycopg.connect(place.source) as first, psycopg.connect(place.source) as second:
         async with _following(place, "public.other") as stream:
             first.execute("insert into other values (2001, 'early')")
             second.execute("insert into other select g, 'overlapping' from generate_series(2002, 2004) g")
             second.commit()
-            place.wait_for_keepalives()
+            # The producer confirms what it has published, which lies behind the beginning of what is left open.
+            place.settle()
+            place.wait_for_replies()
             first.execute("insert into other values (2005, 'late'), (2006, 'late')")
             first.commit()
             messages = await _take(stream, 6)
@@ -370,7 +406,7 @@ async def test_overlapping_transactions_and_one_left_open_lose_no_row(place: Pla
     assert len({message.id for message in messages}) == 6
 
 
-async def test_large_values_that_an_update_left_alone_arrive_or_are_named(place: Place):
+async def test_large_values_that_an_update_left_alone_arrive_or_are_named(place: Place) -> None:
     value = "v" * 20_000
     place.execute("insert into large values (1, 'a', repeat('v', 20000))", "insert into whole select * from large")
     async with _following(place, "public.large") as large, _following(place, "public.whole") as whole:
@@ -381,7 +417,7 @@ async def test_large_values_that_an_update_left_alone_arrive_or_are_named(place:
     assert merged.after == {"id": 1, "note": "b", "data": value}
 
 
-async def test_a_row_of_several_packets_arrives_whole(place: Place):
+async def test_a_row_of_several_packets_arrives_whole(place: Place) -> None:
     async with _following(place, "public.large") as stream:
         place.execute(
             "insert into large values (2, 'three packets', repeat('0123456789', 250000))", "delete from large where id = 2"
@@ -391,7 +427,7 @@ async def test_a_row_of_several_packets_arrives_whole(place: Place):
     assert after.op == Op.DELETE
 
 
-async def test_values_that_creek_drops_arrive(place: Place):
+async def test_values_that_creek_drops_arrive(place: Place) -> None:
     async with _following(place, "public.odd_types") as stream:
         place.execute(
             "insert into odd_types values (1, 'NaN', '{1,null,3}', '10.0.0.1/8', '1 day 02:00', '\\xdeadbeef', '[1, 2]')",
@@ -417,7 +453,7 @@ async def test_values_that_creek_drops_arrive(place: Place):
     assert next(row["codes"] for row in reader_rows if row["id"] == 1) == [1, None, 3]
 
 
-async def test_odd_names_arrive(place: Place):
+async def test_odd_names_arrive(place: Place) -> None:
     table = 'public."Odd.Name é"'
     async with _following(place, table) as stream:
         place.execute("insert into \"Odd.Name é\" values (1, 'päck')")
@@ -429,25 +465,25 @@ async def test_odd_names_arrive(place: Place):
     assert rows == [{"i d": 1, "päyload": "päck"}]
 
 
-async def test_a_table_that_was_never_changed_has_its_schema_on_the_stream(place: Place):
+async def test_a_table_that_was_never_changed_has_its_schema_on_the_stream(place: Place) -> None:
     async with place.client() as client:
         found = await client.get_last_schema(place.database, "public.types_data")
     assert found.source == "public.types_data"
 
 
-async def test_requests_that_cannot_be_met_are_answered_and_the_next_one_is_not_disturbed(place: Place):
+async def test_requests_that_cannot_be_met_are_answered_and_the_next_one_is_not_disturbed(place: Place) -> None:
     async with place.client() as client:
         with pytest.raises(SnapshotFailed, match="nothing_of_the_kind"):
             await client.snapshot(place.database, "public.nothing_of_the_kind")
-        # Another producer may know it, so this one keeps silent.
+        # Another producer may know it, so this one keeps silent: for as long as somebody waits.
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(1):
                 await client.get_schema("AAAAAAAAAAA=", database=place.database)
         reader = await client.snapshot(place.database, "public.types_data")
         assert len([row async for row in reader.rows()]) == 1000
 
 
-async def test_snapshots_at_the_same_time_are_all_complete(place: Place):
+async def test_snapshots_at_the_same_time_are_all_complete(place: Place) -> None:
     async def read() -> int:
         async with place.client() as client:
             reader = await client.snapshot(place.database, "public.types_data")
@@ -456,7 +492,7 @@ async def test_snapshots_at_the_same_time_are_all_complete(place: Place):
     assert await asyncio.gather(*(read() for _ in range(3))) == [1000, 1000, 1000]
 
 
-async def test_a_table_is_added_and_removed_in_sql_while_the_producer_runs(place: Place):
+async def test_a_table_is_added_and_removed_in_sql_while_the_producer_runs(place: Place) -> None:
     place.execute('create schema if not exists "Sales"', 'create table "Sales"."New" (id int primary key, v text)')
     place.execute("""select _creek.add_table('test', '"Sales"."New"')""")
     async with place.client() as client:
@@ -468,12 +504,12 @@ async def test_a_table_is_added_and_removed_in_sql_while_the_producer_runs(place
         place.execute(
             """select _creek.remove_table('test', '"Sales"."New"')""", """insert into "Sales"."New" values (2, 'out')"""
         )
-        place.execute("insert into other values (5000, 'fence')")
-        assert await _nothing_more(stream, 3)
+        place.settle()
+        assert place.published("Sales.New") == 1
         await stream.aclose()
 
 
-async def test_a_table_without_a_key_is_refused_before_it_breaks_the_application(place: Place):
+async def test_a_table_without_a_key_is_refused_before_it_breaks_the_application(place: Place) -> None:
     place.execute("create table if not exists keyless (v int)", "insert into keyless values (1)")
     with pytest.raises(psycopg.Error, match="key"):
         place.execute("select _creek.add_table('test', 'public.keyless')")

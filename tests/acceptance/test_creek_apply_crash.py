@@ -1,4 +1,4 @@
-"""A Creek consumer whose parts are killed under load, while a snapshot is loaded: its target ends equal to the source.
+"""A Creek consumer that is killed with its servers while snapshots are loaded: its target ends equal to the source.
 
 The source is a producer of the test's own, which knows what was committed: nothing is lost, and nothing comes twice.
 """
@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +23,13 @@ from headwater.creek.names import Names
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
 from headwater.errors import BrokerUnavailable
 from headwater.spark.creek_apply.sink import prepare_target
-from tests.creek_answers import Answers
-from tests.creek_feed import Feed
-from tests.pgoutput_writer import delete, insert, relation, update
-from tests.servers import postgres_settings, shared_root
-from tests.waiting import eventually
+from tests.support.capture.pgoutput_writer import delete, insert, relation, update
+from tests.support.creek.snapshot_answers import Answers
+from tests.support.creek.stream_feed import Feed
+from tests.support.failpoints import Failpoints
+from tests.support.servers.embedded import postgres_settings, shared_root
+from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,6 +37,7 @@ INT4, TEXT = 23, 25
 ACCOUNT = relation(100, "account", [("id", INT4, -1, True), ("note", TEXT, -1, False)])
 ENTRY = relation(101, "entry", [("number", INT4, -1, False)])
 ACCOUNTS = 3000
+SNAPSHOT = "select _creek_consumer.snapshot('shop.public.account', 'clean')"
 
 
 class Source:
@@ -105,7 +108,7 @@ class Source:
 
 
 class Serve:
-    """`headwater creek apply serve` as a process, which says what it does in `serve.log`."""
+    """`headwater creek apply serve` as a process, with its output in `serve.log`."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._log, self._environment = directory / "serve.log", dict(environment)
@@ -115,7 +118,18 @@ class Serve:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
+    @property
+    def loads(self) -> int:
+        """How many snapshots were begun to be loaded."""
+        return self.log.count("loading snapshot")
+
+    def has_begun_to_load(self, before: int) -> bool:
+        """Whether there are more loads than some time before; fails once the process has ended."""
+        self.require_life()
+        return self.loads > before
+
     def kill(self) -> None:
+        """Kill the process, and start another one."""
         self._process.kill()
         self._process.wait()
         self._process = self._start()
@@ -190,41 +204,46 @@ def is_equal(url: str, source: Source, serve: Serve) -> bool:
     return False
 
 
-@pytest.mark.parametrize("victim", ["serve", "nats", "target"])
-def test_the_target_equals_the_source_whoever_is_killed(victim, tmp_path, monkeypatch, record_property):
+def test_the_target_equals_the_source_whoever_is_killed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    # A chunk is loaded and not committed for long enough to kill its driver, and a worker dies with changes committed.
+    points = Failpoints(tmp_path, "snapshot.loaded=sleep(5), postgres_sink.committed=kill@3")
     with servers() as (nats, target):
         prepare_target(target.url)
         rows(target.url, "create table account (id int primary key, note text); create table entry (number int)")
         for table in ("account", "entry"):
             rows(target.url, f"select _creek_consumer.add_table('shop.public.{table}')")
         access = NatsAccess(url=nats.url, timeout=timedelta(seconds=60))
-        monkeypatch.setenv("NATS_URI", nats.url)
-        monkeypatch.setenv("DB_URI", target.url)
-        with Source(access) as source, answering(access, source), serving(tmp_path, os.environ) as serve:
-            rows(target.url, "select _creek_consumer.snapshot('shop.public.account', 'clean')")
-            eventually(lambda: "loading snapshot" in serve.log or serve.require_life(), seconds=120)
-            _kill(victim, serve, nats, target)
+        environment = {**os.environ, **points.environment, "NATS_URI": nats.url, "DB_URI": target.url}
+        environment["JDK_JAVA_OPTIONS"] = quick_settings(java_home())["spark.driver.extraJavaOptions"]
+        # A process that is killed leaves its temporary files behind.
+        environment["TMPDIR"] = str(tmp_path)
+        with Source(access) as source, answering(access, source), serving(tmp_path, environment) as serve:
+            rows(target.url, SNAPSHOT)
+            points.wait_for("snapshot.loaded")
+            serve.kill()
             eventually(lambda: _is_done(target.url), seconds=120)
+            for server in (nats, target):
+                loads = serve.loads
+                rows(target.url, SNAPSHOT)
+                eventually(lambda before=loads: serve.has_begun_to_load(before), seconds=120)
+                server.kill()
+                server.start()
+                eventually(lambda: _is_done(target.url), seconds=120)
+            points.wait_for("postgres_sink.committed")
             source.settle()
             eventually(lambda: is_equal(target.url, source, serve), seconds=120)
             numbers = [number for (number,) in rows(target.url, "select number from entry")]
             lost, twice = set(range(source.entries + 1)) - set(numbers), len(numbers) - len(set(numbers))
-            record_property("counts", f"{victim} killed: {source.entries} transactions, {len(lost)} lost, {twice} twice")
+            record_property(
+                "counts",
+                f"creek consumer crash: consumer, worker, NATS and target killed; {source.entries} transactions, "
+                f"lost {len(lost)}, repeated {twice}",
+            )
             assert (lost, twice) == (set(), 0)
             assert rows(target.url, "select count(*) from headwater.dead_letter") == [(0,)]
             assert serve.stop() == 0
-
-
-def _kill(victim: str, serve: Serve, nats: EmbeddedNats, target: EmbeddedPostgres) -> None:
-    match victim:
-        case "serve":
-            serve.kill()
-        case "nats":
-            nats.kill()
-            nats.start()
-        case _:
-            target.kill()
-            target.start()
 
 
 def _is_done(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import logging
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import date, timedelta
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,14 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 import typer.main
+from pyspark.sql import SparkSession
+from typer.core import TyperGroup
 
 from headwater.capture import CaptureSettings
 from headwater.capture.provision import provision
 from headwater.cli.app import app
+from headwater.cli.app import run as run_program
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SettingsError
 from headwater.outbox import OutboxRelay, RelaySettings
 from headwater.outbox.relay.metrics import RelayMetrics
@@ -30,12 +36,16 @@ from headwater.queue import EnqueuerSettings, WorkerSettings
 from headwater.spark.sources.options import parse_options
 from headwater.spark.sources.topic.options import parse_options as parse_topic_options
 from headwater.topics import ProducerSettings, SubscriberSettings
-from tests.servers import fresh_database
-from tests.spark import java_home, quick_settings
+from tests.support.servers.embedded import fresh_database
+from tests.support.servers.quick_java import quick_java
+from tests.support.servers.shared_spark import commands_on
+from tests.support.servers.spark_session import java_home, quick_settings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ON_SPARK = {"changes_in_a_notebook.py"}
+# They have a test of their own.
+APART = {*ON_SPARK, "apply_exactly_once.py"}
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 INCLUDE = re.compile(r"^(examples/[\w/]+\.\w+)(?::(\d+):(\d+))?$", re.MULTILINE)
@@ -125,7 +135,7 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name not in ON_SPARK], ids=lambda path: path.name)
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name not in APART], ids=lambda path: path.name)
 def test_an_example_runs_by_itself_and_prints_what_it_shows(example):
     result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, timeout=100)
 
@@ -133,11 +143,12 @@ def test_an_example_runs_by_itself_and_prints_what_it_shows(example):
     assert_printed(result.stdout, example)
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name in ON_SPARK], ids=lambda path: path.name)
-def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example):
-    result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, timeout=280)
+def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example, tmp_path):
+    environ = os.environ | {"JAVA_HOME": str(quick_java(tmp_path))}
+    command = [sys.executable, str(example)]
+    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)
 
     assert result.returncode == 0, result.stderr
     assert_printed(result.stdout, example)
@@ -159,21 +170,34 @@ def assert_printed(printed: str, example: Path) -> None:
         assert places[-1] >= 0, f"{wanted!r} is not in its place in:\n{printed}"
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_person(postgres18, database, tmp_path):
+def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_person(
+    spark: SparkSession,
+    postgres18: EmbeddedPostgres,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with fresh_database(postgres18.url) as target:
         directory = shutil.copytree(ROOT / "examples" / "pipeline", tmp_path / "pipeline")
-        spark = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in quick_settings(java_home()).items())
+        quick = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in quick_settings(java_home()).items())
         with (directory / "headwater.toml").open("a", encoding="utf-8") as file:
-            file.write(f'\n[spark]\nmaster = "local[2]"\n{spark}')
-        environ = os.environ | {"SOURCE_URL": database, "TARGET_URL": target, "HASH_SALT": "pepper"}
+            file.write(f'\n[spark]\nmaster = "local[2]"\n{quick}')
+        environ = {"SOURCE_URL": database, "TARGET_URL": target, "HASH_SALT": "pepper"}
         write_customers(database)
 
-        for command in (["check"], ["run", "--once"]):
-            program = [sys.executable, "-m", "headwater.cli", *command]
-            result = subprocess.run(program, cwd=directory, env=environ, capture_output=True, text=True, timeout=140)
-            assert result.returncode == 0, result.stdout + result.stderr
+        with monkeypatch.context() as patched, commands_on(spark):
+            for name, value in environ.items():
+                patched.setenv(name, value)
+            code = check_in(directory, patched)
+        assert code == 0, capsys.readouterr()
+
+        program = [sys.executable, "-m", "headwater.cli", "run", "--once"]
+        result = subprocess.run(
+            program, cwd=directory, env=os.environ | environ, capture_output=True, text=True, timeout=240
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
 
         with connect_sync(target) as connection:
             customers = connection.execute("select * from customers").fetchall()
@@ -185,6 +209,19 @@ def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_pers
     # They were there when it began, and so were read as a whole, without the order that was gone by then.
     assert sorted((row["table"], row["op"]) for row in kept) == [("customers", "r"), ("orders", "r")]
     assert not any(secret in str(kept) for secret in ("ada@", "555-0100", "1815-12-10", "draft"))
+
+
+def check_in(directory: Path, patched: pytest.MonkeyPatch) -> int:
+    """Check the pipeline of a directory in this process, and forget the module of the transform."""
+    patched.chdir(directory)
+    patched.setattr(sys, "path", [*sys.path])
+    root = logging.getLogger()
+    patched.setattr(root, "handlers", [])
+    patched.setattr(root, "level", root.level)
+    try:
+        return run_program(["check"])
+    finally:
+        sys.modules.pop("masking", None)
 
 
 def write_customers(url: str) -> None:
@@ -201,8 +238,10 @@ def write_customers(url: str) -> None:
 @pytest.mark.timeout(120)
 def test_a_change_that_was_applied_before_the_crash_is_not_applied_again():
     example = ROOT / "examples" / "apply_exactly_once.py"
-    result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, text=True, timeout=100)
 
+    assert (result.returncode, result.stderr) == (0, "")
+    assert_printed(result.stdout, example)
     before, after = result.stdout.split("the reader crashed\n")
     counts = re.compile(r"applied (\d+) changes, left out (\d+)")
     first = [int(applied) for applied, _ in counts.findall(before)]
@@ -228,7 +267,6 @@ def test_the_program_in_the_readme_prints_changes(database):
     assert ".headwater_shop." in line
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_the_notebook_in_the_readme_finds_what_was_committed_since_the_last_time(spark, database, capsys):
     program = readme_program("readStream").replace("postgresql://capture@db.example.com/shop", database)
@@ -276,7 +314,7 @@ def unknown_words(line: str) -> Iterator[str]:
     words = [
         word.strip("[].") for word in shlex.split(line.split(">>")[0].split(" | ")[0].replace("'", "")) if word.strip("[].")
     ]
-    command: Any = typer.main.get_command(app)
+    command: Any = whole_program()
     known = options_of(command)
     for word in words[1:]:
         subcommand = getattr(command, "commands", {}).get(word)
@@ -286,6 +324,12 @@ def unknown_words(line: str) -> Iterator[str]:
             yield word
 
 
+@cache
+def whole_program() -> Any:
+    """The program with all its commands, which takes a moment to build."""
+    return typer.main.get_command(app)
+
+
 def options_of(command: Any) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts} | {"--help"}
 
@@ -293,7 +337,9 @@ def options_of(command: Any) -> set[str]:
 def test_the_reference_names_every_command_and_option():
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    commands: dict[str, Any] = typer.main.get_command(app).commands
+    group = whole_program()
+    assert isinstance(group, TyperGroup)
+    commands = group.commands
     assert sections.keys() >= commands.keys()
     for name, command in commands.items():
         for part in (command, *getattr(command, "commands", {}).values()):

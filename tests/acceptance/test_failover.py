@@ -17,18 +17,22 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.account import postgres_account, switch_to
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect_sync
-from tests.acceptance.running import Runner, execute, fetch, running, settle, write_file
-from tests.servers import postgres_settings
-from tests.waiting import eventually
+from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
+from tests.support.servers.embedded import postgres_settings
+from tests.support.stories.pipeline_process import Running, execute, fetch, settle
+from tests.support.stories.pipeline_thread import pipeline_thread
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TABLES = ("item", "entry")
+MOST_AHEAD = 300
 FOLLOWING = "select from pg_replication_slots where slot_name = 'followed' and failover and synced and not temporary"
 
 
@@ -95,11 +99,14 @@ def _copy(primary: EmbeddedPostgres, directory: Path) -> None:
 
 
 class Writer:
-    """One transaction after another, on whichever server takes writes; entries that were `acknowledged` must not be lost."""
+    """One transaction after another, on whichever server takes writes; entries that were `acknowledged` must not be lost.
 
-    def __init__(self, url: str) -> None:
+    It stays a bounded number of transactions ahead of the target.
+    """
+
+    def __init__(self, url: str, target: str) -> None:
         self.acknowledged: list[int] = []
-        self._url, self._stop, self._number = url, Event(), 0
+        self._url, self._target, self._stop, self._number, self._arrived = url, target, Event(), 0, 0
         self._thread = Thread(target=self._run)
 
     def __enter__(self) -> "Writer":
@@ -114,7 +121,7 @@ class Writer:
         while not self._stop.wait(0.05):
             try:
                 with closing(connect_sync(self._url)) as connection:
-                    while not self._stop.wait(0.02):
+                    while self._keep_pace():
                         self._number += 1
                         with connection.transaction():
                             connection.execute("insert into entry values (%s)", [self._number])
@@ -124,6 +131,25 @@ class Writer:
                         self.acknowledged.append(self._number)
             except (psycopg.Error, HeadwaterError):
                 continue
+
+    def _keep_pace(self) -> bool:
+        """Wait until the target is close enough; False if told to stop."""
+        while self._number - self._arrived > MOST_AHEAD and not self._stop.wait(0.05):
+            ((arrived,),) = fetch(self._target, "select coalesce(max(id), 0) from entry")
+            self._arrived = int(str(arrived))
+        return not self._stop.is_set()
+
+
+def _settings(directory: Path, source: str, target: str) -> PipelineSettings:
+    """The state is at the source, and so at the standby as well."""
+    tables = tuple(f"public.{name}" for name in TABLES)
+    return PipelineSettings(
+        name="followed",
+        source=ChangesSettings(url=source, tables=tables, slot="followed", publication="followed"),
+        sinks=(PostgresSinkSettings(name="postgres", url=target),),
+        checkpoint=str(directory / "checkpoints"),
+        state_url=source,
+    )
 
 
 def _readings(url: str) -> list[tuple[object, ...]]:
@@ -140,7 +166,7 @@ def _delivered(target: str) -> set[int]:
 
 
 def test_a_pipeline_goes_on_at_a_promoted_standby_without_loss_and_without_reading_tables_again(
-    pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]
+    pair: Pair, spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with EmbeddedPostgres(postgres_settings(18)) as target:
         execute(
@@ -151,11 +177,9 @@ def test_a_pipeline_goes_on_at_a_promoted_standby_without_loss_and_without_readi
             "create table entry (id int)",
             "alter table entry replica identity full",
         )
-        names = [f"public.{name}" for name in TABLES]
-        write_file(tmp_path, "followed", source=pair.url, target=target.url, tables=names)
-        with running(tmp_path) as runner:
-            with Writer(pair.url) as writer:
-                eventually(lambda: _is_streaming(pair.primary.url), seconds=90)
+        with pipeline_thread(spark, _settings(tmp_path, pair.url, target.url)) as runner:
+            with Writer(pair.url, target.url) as writer:
+                eventually(lambda: _is_streaming(pair.primary.url), seconds=200)
                 readings = _readings(pair.primary.url)
                 eventually(lambda: fetch(pair.standby.url, FOLLOWING), seconds=60)
                 _wait_for_more(runner, target.url)
@@ -166,7 +190,6 @@ def test_a_pipeline_goes_on_at_a_promoted_standby_without_loss_and_without_readi
                 _wait_for_more(runner, target.url)
             found = settle(runner, pair.standby.url, target.url, TABLES)
             assert _readings(pair.standby.url) == readings
-            assert runner.stop() == 0
         lost = len(set(writer.acknowledged) - _delivered(target.url))
         record_property(
             "counts",
@@ -184,7 +207,7 @@ def _is_streaming(url: str) -> bool:
         return False
 
 
-def _wait_for_more(runner: Runner, target: str) -> None:
+def _wait_for_more(runner: Running, target: str) -> None:
     before = len(_delivered(target))
 
     def look() -> bool:

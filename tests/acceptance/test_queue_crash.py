@@ -1,12 +1,9 @@
 """Workers that are killed, connections that are cut and a database that is restarted under load: never done 0, done twice
 counted and explained; and a run with all of it at once, judged by the record of it.
-
-The order of what happens is by chance in the last one; the seed is shown, and HEADWATER_SEED repeats the order.
 """
 
-import os
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,37 +12,35 @@ import pytest
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.queue import NewJob
-from tests.proxy import Proxy
-from tests.queue_history import Enqueued, History
-from tests.queue_story import (
+from tests.support.failpoints import Failpoints
+from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.stories.queue_faults import run_with_faults
+from tests.support.stories.queue_history import Enqueued, History
+from tests.support.stories.queue_story import (
     CONNECTIONS,
-    LIMITS,
     QUEUE,
     Crew,
     Load,
-    Writers,
-    cancel_some,
     count_ended,
     cut,
     enqueue_some,
     fetch,
     finals_of,
-    limit_queues,
     prepare_story,
 )
-from tests.queue_worker import KIND
-from tests.servers import fresh_database, postgres_settings
-from tests.waiting import eventually
+from tests.support.stories.queue_worker import KIND
+from tests.support.waiting import eventually
 
-LONG = os.environ.get("HEADWATER_LONG") == "1"
-KILLS = 20 if LONG else 3
-CUTS = 50 if LONG else 5
-RESTARTS = 10 if LONG else 2
-FAULTS = 200 if LONG else 8
+# Where a worker dies: with jobs that it has not begun, with some that are done and not marked, and with some in hand.
+POINTS = ("queue.claimed=kill@2", "queue.handled=kill@2", "queue.lease_renewal=kill")
+CUTS = 2
 # How many jobs are done between two faults.
-SOME = 500 if LONG else 100
+SOME = 100
+# Of the faults and of what writers do.
+SEED = 16
 
-pytestmark = pytest.mark.timeout(7200 if LONG else 300)
+pytestmark = pytest.mark.timeout(300)
 
 Note = Callable[[str, object], None]
 
@@ -60,14 +55,14 @@ def story(postgres18: EmbeddedPostgres) -> Iterator[str]:
 def test_a_worker_that_is_killed_in_mid_batch_repeats_what_it_had_not_marked_and_nothing_else(
     story: str, tmp_path: Path, record_property: Note
 ) -> None:
+    points = Failpoints(tmp_path, ", ".join(POINTS))
     sizes = {"concurrency": 8, "claim_most": 50, "settle_most": 50}
     settings = {"lease": 3, "settle_after": 0.1, "effects_url": story, **sizes}
-    choose = random.Random()
-    with Crew(story, tmp_path, settings=settings) as crew, Load(story) as load:
-        for _ in range(KILLS):
-            crew.wait_until_busy()
-            crew.wait_for_more(story, SOME)
-            crew.kill_one(choose)
+    # Some jobs take so long that their leases have to be renewed.
+    crew = Crew(story, tmp_path, settings=settings, environment=points.environment)
+    with crew, Load(story, slow_seconds=2) as load:
+        for _ in POINTS:
+            eventually(crew.replace_killed, seconds=120)
         crew.wait_for_more(story, SOME)
         load.stop()
         crew.wait_until_idle(story)
@@ -78,11 +73,14 @@ def test_a_worker_that_is_killed_in_mid_batch_repeats_what_it_had_not_marked_and
     again = repeats(effects)
     record_property(
         "counts",
-        f"queue, SIGKILL of a worker in mid batch {KILLS} times: {history.counts()}, effects that came again "
+        f"queue, SIGKILL of a worker at {', '.join(sorted(points.fired))}: {history.counts()}, effects that came again "
         f"{sum(map(len, again.values()))}, all of those killed",
     )
+    assert points.fired == {point.partition("=")[0] for point in POINTS}
     assert history.violations() == []
     assert {job for job, _ in effects} == set(history.committed)
+    # The one that died before its marks had done something.
+    assert again
     # At most what it had in hand, two batches of marks, and what it had claimed ahead meanwhile.
     assert set(again) <= killed
     assert all(len(jobs) <= 8 + 2 * 50 + 2 * 50 for jobs in again.values())
@@ -103,12 +101,14 @@ def repeats(effects: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 def test_connections_that_are_cut_have_no_job_done_twice(story: str, tmp_path: Path, record_property: Note) -> None:
     # Some jobs take so long that their leases have to be renewed.
     settings = {"lease": 5, "latency_seconds": 0.05}
-    with Crew(story, tmp_path, settings=settings) as crew, Load(story, slow_seconds=5) as load:
+    with Crew(story, tmp_path, settings=settings) as crew, Load(story, slow_seconds=4) as load:
         crew.wait_until_busy()
         found = dict.fromkeys(CONNECTIONS, 0)
         for _ in range(CUTS):
             for name in CONNECTIONS:
-                found[name] += cut(story, [name])
+                # The one for leases is opened when the first is renewed; the one aside is there at times.
+                is_sure = name != CONNECTIONS[-1]
+                found[name] += eventually(partial(cut, story, [name]), seconds=60) if is_sure else cut(story, [name])
                 crew.wait_for_more(story, 50)
         load.stop()
         crew.wait_until_idle(story)
@@ -187,79 +187,33 @@ def test_a_worker_whose_network_goes_dead_keeps_the_job_that_it_has_in_hand(stor
     assert crew.count("suspected_duplicates") == 0
 
 
-@pytest.mark.parametrize("way", ["restart", "kill"])
-def test_a_database_that_is_restarted_under_load_has_no_job_done_twice(
-    tmp_path: Path, record_property: Note, way: str
+def test_a_database_that_is_restarted_and_killed_under_load_has_no_job_done_twice(
+    tmp_path: Path, record_property: Note
 ) -> None:
     # With its WAL on disk, as a server that may crash has to have it.
     with EmbeddedPostgres(postgres_settings(18, fsync="on", full_page_writes="on")) as server:
         prepare_story(server.url)
         # Some jobs are in hand all the time that the server is away.
-        with Crew(server.url, tmp_path, settings={"lease": 8}) as crew, Load(server.url, slow_seconds=6) as load:
+        with Crew(server.url, tmp_path, settings={"lease": 8}) as crew, Load(server.url, slow_seconds=4) as load:
             crew.wait_until_busy()
-            for _ in range(RESTARTS):
-                crew.wait_for_more(server.url, SOME)
-                if way == "kill":
-                    server.kill()
-                    server.start()
-                else:
-                    server.restart()
-                crew.wait_for_more(server.url, SOME)
+            crew.wait_for_more(server.url, SOME)
+            server.restart()
+            crew.wait_for_more(server.url, SOME)
+            server.kill()
+            server.start()
+            crew.wait_for_more(server.url, SOME)
             load.stop()
             crew.wait_until_idle(server.url)
             crew.stop()
         counted = require_once(crew.history(server.url), crew)
-    what = "killed" if way == "kill" else "restarted"
-    record_property("counts", f"queue, database {what} {RESTARTS} times under load: {counted}")
+    record_property("counts", f"queue, database restarted and killed under load: {counted}")
 
 
 def test_a_run_with_rollbacks_kills_cuts_and_stalls_keeps_every_promise(
     story: str, tmp_path: Path, record_property: Note
 ) -> None:
-    seed = int(os.environ.get("HEADWATER_SEED", random.randrange(2**31)))
-    limit_queues(story)
-    settings = {"lease": 6, "concurrency": 16, "latency_seconds": 0.1}
-    with Proxy(story) as proxy:
-        with Crew(proxy.url, tmp_path, 3, settings, list(LIMITS)) as crew, Writers(proxy.url, seed) as writers:
-            crew.wait_until_busy()
-            faults, cancelled = disturb(story, proxy, crew, seed)
-            writers.stop()
-            crew.wait_until_idle(story)
-            crew.stop()
-        history = History(
-            enqueued=writers.enqueued(story),
-            handled=crew.calls,
-            finals=finals_of(story),
-            limits=LIMITS,
-            gone=crew.gone,
-            lost_claims=faults.count("cut") + faults.count("terminate"),
-            cancelled=frozenset(cancelled),
-        )
-    told = ", ".join(f"{count} {way}" for way, count in Counter(faults).items())
-    record_property(
-        "counts",
-        f"queue, seed {seed}, {told}: {history.counts()}, {crew.count('suspected_duplicates')} marks refused",
-    )
-    assert history.violations() == [], f"seed {seed}"
+    found = run_with_faults(story, tmp_path, random.Random(SEED), count=4)
+    history = found.history
+    record_property("counts", f"queue, {' '.join(found.faults)}: {history.counts()}, {found.refused} marks refused")
+    assert history.violations() == []
     assert {one.is_committed for one in history.enqueued} == {True, False}
-
-
-def disturb(url: str, proxy: Proxy, crew: Crew, seed: int) -> tuple[list[str], set[int]]:
-    """One fault after the other, each when some jobs were done since the last; returns these, and who was cancelled."""
-    choose = random.Random(seed)
-    ways: dict[str, Callable[[], object]] = {
-        "kill": lambda: crew.kill_one(choose),
-        "cut": proxy.cut,
-        "terminate": lambda: cut(url),
-        "stall": lambda: crew.stall_one(choose, url),
-    }
-    # Each at least once.
-    done = [*ways, *choose.choices([*ways], weights=(6, 3, 3, 1), k=FAULTS - len(ways))]
-    choose.shuffle(done)
-    cancelled: set[int] = set()
-    for way in done:
-        crew.wait_for_more(url, 50)
-        cancelled.update(cancel_some(url))
-        ways[way]()
-    crew.wait_for_more(url, 50)
-    return done, cancelled

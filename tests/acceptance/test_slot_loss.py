@@ -4,43 +4,39 @@ What was deleted while nothing was kept is the hard part: no change tells of it,
 ghost.
 """
 
-import os
-import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
 
+from headwater import failpoints
 from headwater.embedded import EmbeddedPostgres
-from headwater.errors import HeadwaterError, SourceError
+from headwater.errors import SourceError
 from headwater.postgres.connect import connect_sync
 from headwater.spark.pipeline import Pipeline
 from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings, SlotLossRule
 from headwater.spark.sinks.build import build_sinks
-from tests.acceptance.running import (
-    Runner,
+from tests.support.failpoints import Failpoints
+from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.stories.pipeline_process import (
     are_equal,
     difference,
     execute,
     fetch,
     rows,
     run_once,
-    running,
     settle,
     write_file,
 )
-from tests.servers import fresh_database, postgres_settings
-from tests.waiting import eventually
+from tests.support.stories.pipeline_thread import pipeline_thread
+from tests.support.waiting import eventually
 
-LONG = os.environ.get("HEADWATER_LONG") == "1"
-KILLS = 20 if LONG else 2
-
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 300)]
+pytestmark = pytest.mark.timeout(300)
 
 NAMES = ("item", "entry")
 TABLES = (
@@ -74,8 +70,6 @@ AFTER = (
 SWEEP = ("delete from item where id % 100 = {}", "delete from entry where id % 100 = {}")
 MAKE_SLOT = "select pg_create_logical_replication_slot('lossy', 'pgoutput')"
 DROP_SLOT = "select pg_drop_replication_slot('lossy')"
-# What a run says when Spark is there, and it begins with its work.
-STARTED = "pipeline lossy: slot lossy to postgres"
 # What the error of the default policy ends with.
 POLICY = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
 
@@ -172,11 +166,13 @@ def _attempts(target: str) -> list[tuple[object, ...]]:
     return fetch(target, "select array_agg(attempt order by table_name) from headwater.pipeline_table")
 
 
-def test_by_default_a_lost_slot_ends_the_process_with_one_clear_error(source: str, target: str, tmp_path: Path) -> None:
-    _write(tmp_path, source, target)
-    assert run_once(tmp_path).code == 0
+def test_a_process_whose_slot_is_lost_ends_with_one_clear_error_or_recovers_also_when_that_is_killed(
+    spark: SparkSession, source: str, target: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
     before = _target_rows(target)
     execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
+    _write(tmp_path, source, target)
     ended = run_once(tmp_path)
     assert ended.code == 1
     errors = [line for line in ended.said.splitlines() if "'lossy'" in line]
@@ -185,6 +181,17 @@ def test_by_default_a_lost_slot_ends_the_process_with_one_clear_error(source: st
     assert "Traceback" not in ended.said
     assert _target_rows(target) == before
     assert fetch(source, "select from pg_replication_slots where slot_name = 'lossy'") == []
+
+    points = Failpoints(tmp_path, "slot.renewal_created=kill")
+    _write(tmp_path, source, target, on_slot_loss="resnapshot")
+    assert run_once(tmp_path, points.environment).code == -signal.SIGKILL
+    assert points.fired == {"slot.renewal_created"}
+    execute(source, *AFTER)
+    # The death of the process is the point, and which one goes on is not.
+    _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.RESNAPSHOT)).run(once=True)
+    found = difference(source, target, NAMES)
+    record_property("counts", f"slot lost, recovery killed after the new slot was created: {found}")
+    assert found.is_none
 
 
 @contextmanager
@@ -210,61 +217,48 @@ def _generation(target: str) -> object:
     return fetch(target, "select generation from headwater.pipeline_slot")[0][0]
 
 
-def _has_started_since(runner: Runner, starts: int) -> bool:
-    return runner.log.count(STARTED) > starts
-
-
 def _has_tables(target: str) -> bool:
     return fetch(target, "select to_regclass('item') is not null and to_regclass('entry') is not null") == [(True,)]
 
 
-def _run(pipeline: Pipeline, errors: list[HeadwaterError]) -> None:
-    try:
-        pipeline.run()
-    except HeadwaterError as exc:
-        errors.append(exc)
-
-
-def test_a_slot_invalidated_while_running_is_made_good_for_also_when_the_recovery_is_killed(
-    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+def test_a_slot_invalidated_while_running_is_made_good_for_also_when_the_recovery_fails_half_way(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    choose, errors = random.Random(5), list[HeadwaterError]()
     small = postgres_settings(18, max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB")
     with EmbeddedPostgres(small) as server, EmbeddedPostgres(postgres_settings(18)) as other:
         source, target = server.url, other.url
         execute(source, *TABLES, *ROWS)
-        failing = _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL))
-        thread = Thread(target=_run, args=[failing, errors])
-        thread.start()
-        eventually(lambda: _has_tables(target) and are_equal(source, target, NAMES), seconds=90)
-        with _blocked(target):
-            execute(source, *BEFORE)
-            _invalidate(source)
-            execute(source, *WITHOUT)
-        thread.join(90)
-        assert [str(error).endswith(POLICY) for error in errors] == [True], errors
-        assert "'lossy' was invalidated" in str(errors[0])
+        with pipeline_thread(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)) as failing:
+            eventually(lambda: _has_tables(target) and are_equal(source, target, NAMES), seconds=90)
+            with _blocked(target):
+                execute(source, *BEFORE)
+                _invalidate(source)
+                execute(source, *WITHOUT)
+            error = str(failing.wait_for_error())
+        assert error.endswith(POLICY)
+        assert "'lossy' was invalidated" in error
         assert fetch(target, "select from item where v = 'without'") == []
-        _write(tmp_path, source, target, on_slot_loss="resnapshot")
-        with running(tmp_path) as runner:
-            assert settle(runner, source, target, NAMES).is_none
+
+        with pipeline_thread(spark, _settings(tmp_path, source, target, SlotLossRule.RESNAPSHOT)) as running:
+            assert settle(running, source, target, NAMES).is_none
+            # In this process, which makes the slot anew: a first attempt ends at the one point, a second at the other.
+            armed = failpoints.parse(", ".join(("slot.renewal_requested=error", "slot.renewal_recorded=error")))
+            monkeypatch.setattr(failpoints, "_ARMED", armed)
             lost = _generation(target)
             with _blocked(target):
                 execute(source, *AFTER)
                 _invalidate(source)
                 execute(source, *(statement.format(99) for statement in SWEEP))
             eventually(lambda: _generation(target) != lost, seconds=90)
-            for number in range(KILLS):
-                Event().wait(choose.random() * 3)
-                starts = runner.log.count(STARTED)
-                runner.kill()
-                execute(source, *(statement.format(number) for statement in SWEEP))
-                eventually(partial(_has_started_since, runner, starts), seconds=90)
-            assert settle(runner, source, target, NAMES).is_none
+            execute(source, *(statement.format(98) for statement in SWEEP))
+            assert settle(running, source, target, NAMES).is_none
+            assert all(point.hits > point.hit for point in armed.values())
             execute(source, "delete from item where id = 8", "insert into entry values (3004, 'later')")
-            found = settle(runner, source, target, NAMES)
-            assert runner.stop() == 0
-        record_property("counts", f"slot invalidated while running, recovery killed {KILLS} times: {found}")
+            found = settle(running, source, target, NAMES)
+        record_property("counts", f"slot invalidated while running, recovery cut off at {' and '.join(armed)}: {found}")
         assert found.is_none
 
 

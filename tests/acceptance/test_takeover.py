@@ -17,11 +17,11 @@ import pytest
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
-from tests.servers import postgres_settings
-from tests.spark import java_home, quick_settings
-from tests.waiting import eventually
+from tests.support.servers.embedded import postgres_settings
+from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TAKEOVER_SECONDS = 10
 

@@ -1,7 +1,5 @@
-"""Pipelines to a topic and on from it, as processes of their own that are killed while rows are written."""
+"""Pipelines to a topic and on from it, as processes that are killed at their failpoints."""
 
-import os
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -10,18 +8,25 @@ from pathlib import Path
 import pytest
 
 from headwater import topics
+from headwater.cli.pipeline_file.load import load
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import Connection, connect_sync
-from tests.acceptance.running import running
-from tests.servers import fresh_database
-from tests.topic_pipelines import messages_of, write_pipeline
-from tests.waiting import eventually
+from headwater.spark.pipeline import prepare
+from tests.support.failpoints import Failpoints
+from tests.support.servers.embedded import fresh_database
+from tests.support.stories.pipeline_process import running
+from tests.support.topics.topic_pipelines import messages_of, write_pipeline
+from tests.support.waiting import eventually
 
-LONG = os.environ.get("HEADWATER_LONG") == "1"
-ROWS = 5000 if LONG else 150
-KILLS = 10 if LONG else 2
+# At least six batches of the first pipeline, and ten of the second.
+ROWS = 150
+# By pipeline: the planner of each, the driver of the first, which is started again, and a worker of the second.
+POINTS = {
+    "in": ("source.partitions=kill@2", "sink.written=kill@3"),
+    "out": ("source.partitions=kill@3", "postgres_sink.committed=kill@5"),
+}
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000 if LONG else 600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -61,29 +66,35 @@ def test_runs_that_are_killed_lose_and_repeat_nothing_from_tables_to_a_topic_and
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    first = {"url": database, "tables": ["public.item"], "slot": "k_crash", "snapshot": "never", "max_rows": 50}
-    write_pipeline(tmp_path / "in", "in", first, {"type": "topic", "topic": "changes"})
-    second = {"type": "topic", "url": database, "topic": "changes", "max_rows": 30}
-    write_pipeline(tmp_path / "out", "out", second, {"type": "postgres", "url": target, "table": "public.message"})
-    step = ROWS // (KILLS + 1)
+    changes = {"url": database, "tables": ["public.item"], "slot": "k_crash", "snapshot": "never", "max_rows": 50}
+    file = write_pipeline(tmp_path / "in", "in", changes, {"type": "topic", "topic": "changes"})
+    messages = {"type": "topic", "url": database, "topic": "changes", "max_rows": 30}
+    write_pipeline(tmp_path / "out", "out", messages, {"type": "postgres", "url": target, "table": "public.message"})
+    points = {name: Failpoints(tmp_path / name, ", ".join(terms)) for name, terms in POINTS.items()}
+    prepare(load(file, {}))
+    change(source, 0, ROWS)
     with ExitStack() as stack:
-        runners = [stack.enter_context(running(tmp_path / name)) for name in ("in", "out")]
-        eventually(lambda: source.execute("select from pg_replication_slots where active").fetchall(), seconds=120)
-        for kill in range(KILLS + 1):
-            change(source, kill * step, (kill + 1) * step)
-            if kill < KILLS:
-                arrived = 2 * kill * step + random.randrange(step)
-                eventually(lambda wanted=arrived: count(target) >= wanted, seconds=120)  # type: ignore[misc]
-                for runner in runners:
-                    runner.kill()
-        written = 2 * step * (KILLS + 1)
-        eventually(lambda: count(target) >= written, seconds=240)
-        assert [runner.stop() for runner in runners] == [0, 0]
-    appended = Counter((one.key, (one.headers or {})["op"]) for one in messages_of(source, "changes"))
-    expected = Counter((f'{{"id":{n}}}', op) for n in range(step * (KILLS + 1)) for op in "cu")
+        first, second = (stack.enter_context(running(tmp_path / name, points[name].environment)) for name in POINTS)
+        first.wait_for_kill(240)
+        first.start()
+
+        def has_arrived() -> bool:
+            for runner in (first, second):
+                runner.require_life()
+            return count(target) >= 2 * ROWS
+
+        eventually(has_arrived, seconds=240)
+        assert [runner.stop() for runner in (first, second)] == [0, 0]
+    assert {name: points[name].fired for name in POINTS} == {
+        name: {term.partition("=")[0] for term in terms} for name, terms in POINTS.items()
+    }
+    appended = [(str(one.key), (one.headers or {})["op"]) for one in messages_of(source, "changes")]
+    expected = Counter((f'{{"id":{n}}}', op) for n in range(ROWS) for op in "cu")
     with closing(connect_sync(target)) as connection:
-        arrived_rows = Counter(connection.execute("select key, headers ->> 'op' from message").fetchall())
-    lost, twice = expected - arrived_rows, arrived_rows - expected
-    record_property("counts", f"{written} changes, {KILLS} kills of both runs: lost {lost.total()}, twice {twice.total()}")
-    assert appended == expected
+        arrived = Counter(connection.execute("select key, headers ->> 'op' from message").fetchall())
+    lost, twice = expected - arrived, arrived - expected
+    ops = "".join(op for _, op in sorted(appended, key=lambda entry: entry[0]))
+    record_property("counts", f"{2 * ROWS} changes, both runs killed: lost {lost.total()}, twice {twice.total()}")
+    assert Counter(appended) == expected
     assert (lost, twice) == (Counter(), Counter())
+    assert ops == "cu" * ROWS, "the order of each key"

@@ -6,8 +6,8 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.spark.settings import Encoding
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Sink, Written
-from tests.conformance.frames import Delivery
-from tests.conformance.targets import (
+from tests.conformance.sink_frames import Delivery
+from tests.conformance.sink_targets import (
     KEYS,
     ConsoleTarget,
     NatsTarget,
@@ -16,7 +16,7 @@ from tests.conformance.targets import (
     PostgresTarget,
     Target,
 )
-from tests.servers import fresh_database
+from tests.support.servers.embedded import fresh_database
 
 TARGETS = ("postgres", "parquet", "console", "noop", "nats-creek", "nats-json")
 

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.brokers.base import Offered, Published
 from headwater.errors import BrokerError, BrokerUnavailable
-from tests.conformance.brokers import (
+from tests.conformance.broker_contract import (
     CREATED_AT_TEXT,
     SOURCE,
     BrokerTarget,
@@ -20,7 +20,7 @@ from tests.conformance.brokers import (
     messages,
     numbered,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 # The servers of some take long to start.
 pytestmark = pytest.mark.timeout(60)
@@ -72,8 +72,8 @@ def as_sent(rows) -> list[bytes]:
 
 
 def test_messages_of_a_topic_are_stored_in_order(target, broker):
-    rows = numbered(target.destination(), 3000, key="k")
-    assert broker.publish(messages(*rows)) == Published(3000)
+    rows = numbered(target.destination(), 1000, key="k")
+    assert broker.publish(messages(*rows)) == Published(1000)
     kept = target.stored(rows[0]["topic"])
     assert payloads(kept) == as_sent(rows)
     assert [one.id for one in kept] == [row["id"] for row in rows]
@@ -206,11 +206,11 @@ def test_a_broker_that_is_away_when_first_used_and_comes_in_time_has_everything(
 
 
 def test_a_connection_that_is_cut_while_publishing_loses_nothing_and_keeps_the_order(target, broker, outages):
-    rows = numbered(target.destination(), 4000, key="k")
-    target.door.cut_after = rows[2000]["payload"]
+    rows = numbered(target.destination(), 2000, key="k")
+    target.door.cut_after = rows[1000]["payload"]
     published = broker.publish(messages(*rows))
     assert target.door.cut_after is None
-    assert (published.stored + published.duplicates, published.refused) == (4000, ())
+    assert (published.stored + published.duplicates, published.refused) == (2000, ())
     kept = payloads(target.stored(rows[0]["topic"]))
     # What was under way may be there twice: neither the first copies nor the last ones are out of order.
     assert list(dict.fromkeys(kept)) == as_sent(rows)
@@ -292,8 +292,8 @@ def test_a_check_tells_a_wrong_login(target):
 
 
 def test_what_is_offered_is_stored(target, broker):
-    rows = numbered(target.destination(), 3000)
-    assert broker.offer(messages(*rows)) == Offered(3000)
+    rows = numbered(target.destination(), 1000)
+    assert broker.offer(messages(*rows)) == Offered(1000)
     kept = target.stored(rows[0]["topic"])
     assert sorted(payloads(kept)) == as_sent(rows)
     assert {one.id for one in kept} == {row["id"] for row in rows}
@@ -384,13 +384,13 @@ def test_an_offer_with_wrong_credentials_is_an_error_that_does_not_tell_them(tar
 
 
 def test_an_offer_that_is_cut_under_way_tells_what_is_stored_and_leaves_the_rest(target, broker, outages):
-    rows = numbered(target.destination(), 4000)
+    rows = numbered(target.destination(), 2000)
     # So that it is cut between messages, and not in the handshake.
     broker.offer(messages(*rows[:10]))
-    target.door.cut_after = rows[2000]["payload"]
+    target.door.cut_after = rows[1000]["payload"]
     offered = broker.offer(messages(*rows[10:]))
     assert target.door.cut_after is None
-    assert offered.stored + offered.duplicates + len(offered.left) == 3990
+    assert offered.stored + offered.duplicates + len(offered.left) == 1990
     assert not offered.refused
     left = {one.index + 10 for one in offered.left}
     assert not [one.reason for one in offered.left if not one.reason or target.secret in one.reason]

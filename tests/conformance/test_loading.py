@@ -10,11 +10,11 @@ from headwater.spark.letters import find_letter, list_letters
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.replay import replay
-from tests.conformance.frames import Delivery, Reading, capture, read
-from tests.conformance.targets import KEYS, PIPELINE
-from tests.servers import fresh_database
+from tests.conformance.sink_frames import Delivery, Reading, capture, read
+from tests.conformance.sink_targets import KEYS, PIPELINE
+from tests.support.servers.embedded import fresh_database
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SETUP = (
     "create table item (id int primary key, v text, amount numeric(8,2), big text)",
@@ -191,6 +191,7 @@ class TestEverySink:
         with closing(connect_sync(database)) as state:
             (letter,) = list_letters(state, pipeline=PIPELINE)
             stored = find_letter(state, letter.id)
+        assert stored is not None and stored.letter.message is not None
         assert (letter.op, letter.state, letter.table, letter.key) == ("r", "open", "item", {"id": 50})
         with pytest.raises(Exception, match="still cannot be"):
             replay(sink, stored.letter)

@@ -10,11 +10,11 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import list_letters, prepare_letters
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Span, Written
-from tests.conformance.frames import Delivery, capture
-from tests.conformance.targets import KEYS, PIPELINE, ParquetTarget
-from tests.servers import fresh_database
+from tests.conformance.sink_frames import Delivery, capture
+from tests.conformance.sink_targets import KEYS, PIPELINE, ParquetTarget
+from tests.support.servers.embedded import fresh_database
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SETUP = (
     "create table item (id int primary key, v text, amount numeric(8,2), big text)",

@@ -16,7 +16,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.model import Lsn
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.stream import ReplicationConnection
-from tests.servers import fresh_database, postgres_settings
+from tests.support.servers.embedded import fresh_database, postgres_settings
 
 FOLDER = Path(__file__).parent / "pgoutput"
 VERSIONS = (15, 16, 18)

@@ -1,8 +1,12 @@
 """The Makefile: one place to look, short enough to read at a glance."""
 
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
@@ -43,9 +47,43 @@ def test_a_benchmark_without_a_name_is_asked_for():
 
 
 def test_an_unknown_benchmark_is_answered_with_the_known_ones():
-    known = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in {"__init__", "report"})
+    known = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))
 
     answer = run_make("bench", "NAME=nothing")
 
     assert answer.returncode == 2
     assert sorted(answer.stderr.splitlines()[0].partition("one of:")[2].split()) == known
+
+
+def test_a_check_is_style_format_types_import_order_documentation_and_tests() -> None:
+    planned = run_make("--dry-run", "check").stdout
+
+    for command in ("ruff check", "ruff format --check", "lint-imports", "mypy", "mkdocs build --strict", "pytest"):
+        assert f"/{command}" in planned or f" {command}" in planned, command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["STORY=nothing"], "make soak: there is no STORY=nothing; there are crash, "),
+        (["SEED=seven"], "make soak: SEED=seven is not a number"),
+        (["MINUTES=soon"], "make soak: MINUTES=soon is not a number"),
+        (["MINUTES=0"], "make soak: MINUTES=0 is no time"),
+    ],
+)
+def test_a_soak_that_cannot_be_run_is_refused_in_one_line(arguments: list[str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.soak", *_options(arguments)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith(said)
+
+
+def _options(arguments: list[str]) -> list[str]:
+    """The options that the Makefile makes of its variables."""
+    planned = run_make("--dry-run", "soak", *arguments).stdout
+    (line,) = [line for line in planned.replace("\\\n", " ").splitlines() if "-m tests.soak" in line]
+    return shlex.split(line.partition("-m tests.soak")[2])

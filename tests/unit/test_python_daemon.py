@@ -15,7 +15,12 @@ def served(monkeypatch):
     """The tasks that PySpark was given."""
     tasks: list[object] = []
     monkeypatch.setattr(daemon, "worker", python_daemon.serve_first)
-    monkeypatch.setattr(python_daemon, "_serve", lambda sock, authenticated: tasks.append(authenticated) or 7)
+
+    def serve(_sock, authenticated):
+        tasks.append(authenticated)
+        return 7
+
+    monkeypatch.setattr(python_daemon, "_serve", serve)
     gc.unfreeze()
     yield tasks
     gc.unfreeze()

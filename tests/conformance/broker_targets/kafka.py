@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from confluent_kafka import KafkaError
 
 from headwater.brokers.kafka import KafkaAccess, KafkaBroker
-from tests.conformance.brokers import SOURCE, BrokerTarget, Kept
-from tests.kafka import KafkaCluster
+from tests.conformance.broker_contract import SOURCE, BrokerTarget, Kept
+from tests.support.brokers.kafka_cluster import KafkaCluster
 
 _PREFIX = "ce_"
 
@@ -56,7 +56,9 @@ class KafkaTarget(BrokerTarget):
         return [repr(broker), repr(access), access.describe()]
 
     def _access(self, timeout: timedelta) -> KafkaAccess:
-        servers, settings = urlsplit(self.door.url).netloc, {"sasl.password": self.secret}
+        # A topic that the cluster does not know is given up soon; by default a third of the timeout.
+        settings = {"sasl.password": self.secret, "topic.metadata.propagation.max.ms": "300"}
+        servers = urlsplit(self.door.url).netloc
         return KafkaAccess(bootstrap_servers=servers, settings=settings, timeout=timeout, source=SOURCE)
 
 

@@ -11,9 +11,9 @@ from headwater.brokers.nats.broker import NatsBroker, NatsBrokerSettings
 from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.streams import ensure_stream
 from headwater.embedded import EmbeddedNats
-from tests.conformance.brokers import SOURCE, BrokerTarget, Kept
-from tests.nats_streams import Stored, stored
-from tests.servers import start_nats
+from tests.conformance.broker_contract import SOURCE, BrokerTarget, Kept
+from tests.support.brokers.nats_streams import Stored, stored
+from tests.support.servers.embedded import start_nats
 
 
 class NatsTarget(BrokerTarget):

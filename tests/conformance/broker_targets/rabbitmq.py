@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from headwater.brokers.rabbitmq import RabbitmqAccess, RabbitmqBroker
-from tests.conformance.brokers import SOURCE, BrokerTarget, Kept
-from tests.rabbitmq import MAX_MESSAGE_BYTES, RabbitmqNode, start_rabbitmq
+from tests.conformance.broker_contract import SOURCE, BrokerTarget, Kept
+from tests.support.brokers.rabbitmq_node import MAX_MESSAGE_BYTES, RabbitmqNode, start_rabbitmq
 
 _PREFIX = "cloudEvents:"
 
@@ -36,8 +36,8 @@ class RabbitmqTarget(BrokerTarget):
     def stored(self, topic: str) -> list[Kept]:
         found = []
         with self.server.channel() as channel:
-            while (got := channel.basic_get(topic, auto_ack=True))[0] is not None:
-                _, properties, payload = got
+            waiting = channel.queue_declare(topic, passive=True).method.message_count
+            for _, properties, payload in channel.consume(topic, auto_ack=True) if waiting else ():
                 headers = properties.headers
                 event = {name.removeprefix(_PREFIX): text for name, text in headers.items() if name.startswith(_PREFIX)}
                 kept = Kept(
@@ -51,6 +51,9 @@ class RabbitmqTarget(BrokerTarget):
                 )
                 assert properties.delivery_mode == 2
                 found.append(kept)
+                if len(found) == waiting:
+                    break
+            channel.cancel()
         return found
 
     def descriptions(self, broker: object) -> Sequence[str]:

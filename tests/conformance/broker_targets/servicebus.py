@@ -6,9 +6,9 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from headwater.brokers.servicebus import ServiceBusAccess, ServiceBusBroker
-from tests.conformance.brokers import SOURCE, BrokerTarget, Kept
-from tests.servicebus import ServiceBusDouble
-from tests.servicebus.server import connection_string
+from tests.conformance.broker_contract import SOURCE, BrokerTarget, Kept
+from tests.support.brokers.servicebus_server import ServiceBusDouble
+from tests.support.brokers.servicebus_server.server import connection_string
 
 _PREFIX = "cloudEvents:"
 

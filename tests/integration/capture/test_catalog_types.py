@@ -7,9 +7,10 @@ import pytest
 from headwater.capture import Capture, CatalogTypes, catalog_types
 from headwater.errors import ConnectionLost
 from headwater.model import Change
+from headwater.postgres.catalog import load_types
 from headwater.postgres.replication import decode_columns, decode_rows
 from headwater.postgres.replication.batch import Batch
-from tests.capturing import prepare, settings, take
+from tests.support.capture.captured_database import prepare, row_after, settings, take
 
 
 def test_types_made_while_capture_runs_are_read_from_the_catalog(any_database):
@@ -26,6 +27,7 @@ def test_types_made_while_capture_runs_are_read_from_the_catalog(any_database):
         (change,) = [c for c in decode_rows(batch, types.of(batch)) if isinstance(c, Change)]
         (group,) = decode_columns(batch, types.of(batch))
     assert change.after == {"id": 2, "v": "v", "p": {"x": 1, "y": "a"}, "d": 7, "l": [{"x": 2, "y": "b"}]}
+    assert group.after is not None
     assert group.after.to_pylist() == [{"id": 2, "v": "v", "p": '{"x":1,"y":"a"}', "d": 7, "l": '[{"x":2,"y":"b"}]'}]
 
 
@@ -67,17 +69,19 @@ def test_a_table_that_is_described_again_has_its_types_read_again(database):
             connection.execute("insert into item values (2, 'v', row(1))")
             batch = take(capture)
             (change,) = [c for c in decode_rows(batch, types.of(batch)) if isinstance(c, Change)]
-    assert change.after["p"] == {"y": 1}
+    assert row_after(change)["p"] == {"y": 1}
 
 
 def test_types_are_waited_for_when_the_server_is_away_for_a_moment(database):
-    batch, load, waits, failures = _batch_with_own_type(database), catalog_types.load_types, [], []
+    batch = _batch_with_own_type(database)
+    waits: list[float] = []
+    failures: list[int] = []
 
     def fail_twice(connection, oids):
         if len(failures) < 2:
             failures.append(1)
             connection.execute("select pg_terminate_backend(pg_backend_pid())")
-        return load(connection, oids)
+        return load_types(connection, oids)
 
     with patch.object(catalog_types, "load_types", fail_twice):
         types = CatalogTypes(database, wait=waits.append).of(batch)
@@ -86,7 +90,8 @@ def test_types_are_waited_for_when_the_server_is_away_for_a_moment(database):
 
 
 def test_a_server_that_stays_away_is_an_error_only_for_types_that_are_not_known(database):
-    batch, waits, now = _batch_with_own_type(database), [], [0.0]
+    batch, now = _batch_with_own_type(database), [0.0]
+    waits: list[float] = []
     types = CatalogTypes(database, wait=waits.append, clock=lambda: now[0])
     known = types.of(batch)
     away = patch.object(catalog_types, "load_types", side_effect=ConnectionLost("the server is away"))
@@ -112,4 +117,4 @@ def test_a_type_that_is_gone_from_the_catalog_is_read_as_text(database):
         with Capture(settings(database)) as capture:
             batch = take(capture)
             (change,) = [c for c in decode_rows(batch, CatalogTypes(database).of(batch)) if isinstance(c, Change)]
-    assert change.after["p"] == "(1,a)"
+    assert row_after(change)["p"] == "(1,a)"

@@ -6,14 +6,15 @@ from headwater.capture import Capture, emit_mark, is_mark
 from headwater.capture.heartbeat import Heartbeat
 from headwater.model import LogicalMessage, Lsn
 from headwater.postgres.connect import connect_sync
-from tests.capturing import confirmed_flush, decoded, prepare, settings, take
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from headwater.postgres.replication.batch import Batch
+from tests.support.capture.captured_database import ask, confirmed_flush, decoded, prepare, settings, take
+from tests.support.servers.embedded import fresh_database
+from tests.support.waiting import eventually
 
 
 def test_a_heartbeat_is_written_only_after_the_wal_has_grown(any_database):
     with prepare(any_database, "create table noise (v text)") as connection:
-        arrived = Lsn(connection.execute("select pg_current_wal_insert_lsn()").fetchone()[0])
+        arrived = Lsn(ask(connection, "select pg_current_wal_insert_lsn()"))
         heartbeat = Heartbeat(settings(any_database, heartbeat_bytes=100_000), lambda: arrived, lambda trouble: None)
         assert not heartbeat.beat(connection)
         connection.execute("insert into noise select repeat('x', 1000) from generate_series(1, 200)")
@@ -28,7 +29,7 @@ def test_a_busy_neighbour_database_does_not_hold_back_the_slot_of_a_quiet_one(da
         busy.execute("create table noise (v text)")
         with Capture(settings(database, heartbeat_bytes=50_000, **quick)):
             busy.execute("insert into noise select repeat('x', 1000) from generate_series(1, 2000)")
-            written = busy.execute("select pg_current_wal_lsn()").fetchone()[0]
+            written = ask(busy, "select pg_current_wal_lsn()")
             eventually(lambda: confirmed_flush(connection) >= written)
 
 
@@ -36,7 +37,7 @@ def test_the_batch_that_reaches_a_mark_holds_all_that_committed_before_it(databa
     with prepare(database) as connection, Capture(settings(database)) as capture:
         connection.execute("insert into item select generate_series(1, 100)")
         mark = emit_mark(connection)
-        found = []
+        found: list[Batch] = []
         while not found or found[-1].end is None or found[-1].end < mark:
             found.append(take(capture))
     assert sum(batch.changes for batch in found) == 100

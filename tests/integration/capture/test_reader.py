@@ -1,6 +1,7 @@
 """Capture on real servers: order, confirmation, reconnection, and what goes wrong."""
 
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 
@@ -10,10 +11,21 @@ from headwater.errors import SlotActive, SlotInvalidated, SlotMissing, SourceErr
 from headwater.model import Change, LogicalMessage, Lsn
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.stream import ReplicationStream
-from tests.capturing import collect, confirmed_flush, count, decoded, ids, open_files, prepare, settings, take
-from tests.proxy import Proxy
-from tests.servers import fresh_database, postgres_settings
-from tests.waiting import eventually
+from tests.support.capture.captured_database import (
+    ask,
+    collect,
+    confirmed_flush,
+    count,
+    decoded,
+    ids,
+    open_files,
+    prepare,
+    settings,
+    take,
+)
+from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 
 def test_changes_come_in_commit_order_with_positions_that_only_grow(any_database):
@@ -71,7 +83,7 @@ def test_a_busy_table_that_is_not_published_does_not_hold_back_the_slot(any_data
     with prepare(any_database, "create table noise (id int)") as connection:
         with Capture(settings(any_database, status_interval=timedelta(milliseconds=50))) as capture:
             connection.execute("insert into noise select generate_series(1, 20000)")
-            written = connection.execute("select pg_current_wal_lsn()").fetchone()[0]
+            written = ask(connection, "select pg_current_wal_lsn()")
             eventually(lambda: confirmed_flush(connection) >= written)
             assert capture.take(0) is None
 
@@ -96,8 +108,8 @@ def test_a_consumer_slower_than_the_server_s_patience_keeps_its_connection(datab
             first = collect(capture, count(1))
             pid = _walsender(connection)
             # Nothing is taken for longer than the server waits for a sign of life; the socket is full meanwhile.
-            started = connection.execute("select clock_timestamp()").fetchone()[0]
-            eventually(lambda: connection.execute("select clock_timestamp() - %s > '2.5s'", [started]).fetchone()[0])
+            started = ask(connection, "select clock_timestamp()")
+            eventually(lambda: ask(connection, "select clock_timestamp() - %s > '2.5s'", started))
             assert _walsender(connection) == pid
             rest = collect(capture, count(3000 - len(first)))
     assert ids(first + rest) == list(range(1, 3001))
@@ -116,16 +128,17 @@ def test_the_buffer_holds_no_more_than_its_bound_and_a_batch(database):
             assert len(collect(capture, count(2000))) == 2000
 
 
-def test_status_updates_are_sent_once_an_interval_and_not_per_message(database, monkeypatch):
-    sent = []
-    send = ReplicationStream.send_status
-    monkeypatch.setattr(ReplicationStream, "send_status", lambda *a, **k: (sent.append(a), send(*a, **k)))
-    with prepare(database) as connection, Capture(settings(database, status_interval=timedelta(minutes=5))) as capture:
+def test_status_updates_are_sent_once_an_interval_and_not_per_message(database):
+    with (
+        patch.object(ReplicationStream, "send_status", autospec=True, side_effect=ReplicationStream.send_status) as send,
+        prepare(database) as connection,
+        Capture(settings(database, status_interval=timedelta(minutes=5))) as capture,
+    ):
         for i in range(200):
             connection.execute("insert into item values (%s)", [i])
         collect(capture, count(200))
     # One at the start; the rest only if the server asked, which it does once in half of wal_sender_timeout.
-    assert len(sent) <= 2
+    assert send.call_count <= 2
 
 
 def test_a_cut_connection_is_opened_again_and_nothing_is_lost_or_repeated(any_database):

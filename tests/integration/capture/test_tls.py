@@ -12,8 +12,8 @@ import pytest
 from headwater.capture import Capture
 from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.account import postgres_account
-from tests.capturing import collect, count, ids, prepare, settings
-from tests.servers import fresh_database, postgres_settings, skip_or_fail
+from tests.support.capture.captured_database import collect, count, ids, prepare, row_after, settings
+from tests.support.servers.embedded import fresh_database, postgres_settings, skip_or_fail
 
 
 @pytest.fixture
@@ -45,4 +45,4 @@ def test_large_and_small_values_come_whole_and_without_delay_over_tls(certificat
             connection.execute("insert into item select g, 'small' from generate_series(1001, 20000) g")
             found = collect(capture, count(20000))
     assert ids(found) == list(range(1, 20001))
-    assert [len(change.after["v"]) for change in found[:1000]] == [32 * i for i in range(1, 1001)]
+    assert [len(row_after(change)["v"]) for change in found[:1000]] == [32 * i for i in range(1, 1001)]

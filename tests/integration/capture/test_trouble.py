@@ -19,10 +19,22 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.errors import ConnectionLost, PositionError, SourceError
 from headwater.model import Lsn
 from headwater.postgres.connect import connect_sync
-from tests.capturing import collect, confirmed_flush, count, decoded, ids, prepare, settings, take
-from tests.proxy import Proxy
-from tests.servers import fresh_database, postgres_settings
-from tests.waiting import eventually
+from tests.support.capture.captured_database import (
+    ask,
+    changes_in,
+    collect,
+    confirmed_flush,
+    count,
+    decoded,
+    ids,
+    prepare,
+    row_after,
+    settings,
+    take,
+)
+from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 QUICK = {"status_interval": timedelta(milliseconds=20)}
 
@@ -63,8 +75,8 @@ def test_a_quiet_server_that_answers_is_not_given_up(database):
         connection.execute(f"alter database {connection.info.dbname} set wal_sender_timeout = '1s'".encode())
         with Capture(settings(database)) as capture:
             pid = eventually(lambda: _reader(connection))
-            started = connection.execute("select clock_timestamp()").fetchone()[0]
-            eventually(lambda: connection.execute("select clock_timestamp() - %s > '3s'", [started]).fetchone()[0])
+            started = ask(connection, "select clock_timestamp()")
+            eventually(lambda: ask(connection, "select clock_timestamp() - %s > '3s'", started))
             assert _reader(connection) == pid
             connection.execute("insert into item values (1)")
             assert ids(collect(capture, count(1))) == [1]
@@ -97,6 +109,7 @@ def test_a_tail_that_waits_for_an_open_transaction_can_be_ended(database, number
         command = [sys.executable, "-m", "headwater.cli", "tail", "item"]
         environment = {**os.environ, "HEADWATER_URL": database}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as tail:
+            assert tail.stderr is not None
             try:
                 assert "transactions that are running" in tail.stderr.readline()
                 tail.send_signal(number)
@@ -125,7 +138,7 @@ def test_a_stop_at_any_moment_confirms_nothing_beyond_what_was_confirmed(databas
                 found = collect(capture, lambda changes: bool(changes), confirm=True)
                 while not (batch := take(capture)).changes:
                     capture.confirm(batch.end or capture._buffer.confirmed)
-                found += decoded(batch)
+                found += changes_in(batch)
             assert ids(found) == [2 * turn, 2 * turn + 1]
             assert confirmed_flush(connection) <= found[1].position.commit_lsn
             with Capture(settings(database)) as capture:
@@ -136,6 +149,7 @@ def test_a_stop_at_any_moment_confirms_nothing_beyond_what_was_confirmed(databas
 def test_a_position_that_was_not_taken_cannot_be_confirmed(database):
     with prepare(database, "insert into item values (1)"), Capture(settings(database)) as capture:
         batch = take(capture)
+        assert batch.end is not None
         with pytest.raises(PositionError, match="cannot be confirmed"):
             capture.confirm(Lsn(batch.end + 1))
         capture.confirm(batch.end)
@@ -205,7 +219,7 @@ def test_values_read_the_same_whatever_the_defaults_of_the_database_are(any_data
         )
         with Capture(settings(any_database)) as capture:
             (change,) = collect(capture, count(1))
-    row = change.after
+    row = row_after(change)
     assert (row["v"], str(row["d"]), row["i"], row["b"], row["f"]) == ("é", "2026-01-02", "P1DT2H", b"\x00\xff", 0.1)
     assert row["t"].isoformat() == "2026-01-02T03:04:05+00:00"
 
@@ -243,7 +257,7 @@ def _promote(primary, standby):
     primary.kill()
     connection = connect_sync(standby.url)
     connection.execute("select pg_promote()")
-    eventually(lambda: not connection.execute("select pg_is_in_recovery()").fetchone()[0])
+    eventually(lambda: not ask(connection, "select pg_is_in_recovery()"))
     return connection
 
 
@@ -256,7 +270,7 @@ def test_a_promoted_standby_that_has_all_that_was_captured_is_followed(primary_a
         with connect_sync(primary.url) as connection:
             # Not ours, and never on the standby; the keepalive behind it moves what we have confirmed.
             connection.execute("insert into noise select repeat('x', 500) from generate_series(1, 500)")
-            written = connection.execute("select pg_current_wal_lsn()").fetchone()[0]
+            written = ask(connection, "select pg_current_wal_lsn()")
             eventually(lambda: confirmed_flush(connection) >= written)
         with _promote(primary, standby) as connection:
             for i in range(200, 260):

@@ -10,8 +10,8 @@ import pytest
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.replication.slot import create_slot
 from headwater.postgres.replication.stream import ReplicationConnection
-from tests.integration.cli.pooler import pooler
-from tests.servers import MAJORS, fresh_database, postgres_settings
+from tests.support.servers.cancel_key_pooler import pooler
+from tests.support.servers.embedded import MAJORS, fresh_database, postgres_settings
 
 
 def execute(url, statements):

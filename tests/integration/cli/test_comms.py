@@ -17,14 +17,14 @@ import pytest
 
 from headwater import comms
 from headwater.postgres.connect import connect_sync
-from tests.consuming import states, tried
-from tests.emails import email
-from tests.mail_api import MailApi
-from tests.pooler import pooler
-from tests.proxy import Proxy
-from tests.servers import fresh_database
-from tests.smtp import MailServer
-from tests.waiting import eventually
+from tests.support.queue.email_consumers import states, tried
+from tests.support.queue.emails import email
+from tests.support.servers.embedded import fresh_database
+from tests.support.servers.mail_api import MailApi
+from tests.support.servers.pooler import pooler
+from tests.support.servers.smtp import MailServer
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -129,13 +129,18 @@ def test_one_process_takes_messages_and_sends_them_and_ends_well_when_it_is_told
     assert last["message"] == "comms: stopped; 1 messages were sent"
 
 
-def test_producer_and_consumer_may_be_apart(shop, file, server):
+def test_producer_and_consumer_may_be_apart_and_a_consumer_tells_monitors_and_takes_no_messages(shop, file, server):
     with serving(file(), "producer", "--listen", "127.0.0.1:0") as (producer, log):
         status, accepted = ask(log, "/emails", {"messages": [MESSAGE] * 3})
         assert (status, set(states(shop).values())) == (202, {"scheduled"})
         assert stop(producer) == 0
-    with serving(file(smtp(server)), "consumer") as (consumer, _):
+    with serving(file(smtp(server)), "consumer", "--listen", "127.0.0.1:0") as (consumer, log):
         eventually(lambda: states(shop) == dict.fromkeys(accepted["ids"], "done"))
+        eventually(lambda: ask(log, "/ready")[0] == 200)
+        assert ask(log, "/emails", [MESSAGE]) == (
+            404,
+            {"error": "there is nothing at this path; there are /health, /ready, /metrics"},
+        )
         assert stop(consumer) == 0
     assert len(server.mails) == 3
 
@@ -153,16 +158,6 @@ def test_a_consumer_behind_a_pooler_hears_of_messages_past_it(shop, file, databa
             comms.enqueue_sync(shop, [email()])
             eventually(lambda: list(states(shop).values()) == ["done"])
             assert stop(process) == 0
-
-
-def test_a_consumer_tells_monitors_and_takes_no_messages(shop, file, server):
-    with serving(file(smtp(server)), "consumer", "--listen", "127.0.0.1:0") as (process, log):
-        eventually(lambda: ask(log, "/ready")[0] == 200)
-        assert ask(log, "/emails", [MESSAGE]) == (
-            404,
-            {"error": "there is nothing at this path; there are /health, /ready, /metrics"},
-        )
-        assert stop(process) == 0
 
 
 def test_sigterm_has_a_message_on_its_way_sent_and_others_left(shop, file, server):

@@ -13,10 +13,10 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.names import Names
 from headwater.embedded import EmbeddedNats
 from headwater.spark.sinks.postgres.session import kept_session
-from tests.creek_answers import Answers
-from tests.creek_feed import Feed
-from tests.nats_streams import fresh_namespace
-from tests.pgoutput_writer import insert, relation, update
+from tests.support.brokers.nats_streams import fresh_namespace
+from tests.support.capture.pgoutput_writer import insert, relation, update
+from tests.support.creek.snapshot_answers import Answers
+from tests.support.creek.stream_feed import Feed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -155,7 +155,6 @@ def test_snapshots_are_listed(apply, feed):
     assert json.loads(out) == [{"name": topic, "at": "2023-08-30 12:01:02.123456+00:00", "messages": 2}]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_a_table_is_made_loaded_and_followed(apply, on_spark, feed, database):
     """The way that creek-pg-client's README shows."""
@@ -188,7 +187,6 @@ def test_a_table_is_made_loaded_and_followed(apply, on_spark, feed, database):
     ]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_a_table_that_was_left_is_tried_again_at_the_next_start_and_its_state_is_the_exit_code(
     apply, on_spark, feed, database
@@ -204,7 +202,6 @@ def test_a_table_that_was_left_is_tried_again_at_the_next_start_and_its_state_is
     assert rows(database, "select * from copy.orders") == [(1, "a")]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_a_snapshot_that_fails_keeps_no_other_from_being_loaded(apply, on_spark, feed, database):
     feed.transaction(1000, [ORDERS, insert(100, ["1", "a"])], xid=10)

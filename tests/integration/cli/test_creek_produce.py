@@ -14,14 +14,15 @@ import pytest
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.link import Link
-from headwater.brokers.nats.streams import StreamLimits, stream_info
+from headwater.brokers.nats.streams import StreamLimits
 from headwater.cli.creek.environment import read_environment
 from headwater.cli.creek.produce import settings_of
 from headwater.creek.names import Generation, Kind, Names
 from headwater.postgres.connect import connect_sync
-from headwater.spark.settings import SnapshotRule
-from tests.nats_streams import fresh_namespace, schemas, wal
-from tests.waiting import eventually
+from headwater.spark.settings import ChangesSettings, NatsSinkSettings, SnapshotRule
+from tests.support.brokers.nats_streams import fresh_namespace, known_stream, schemas, wal
+from tests.support.servers.quick_java import quick_java
+from tests.support.waiting import eventually
 
 COMMAND = (sys.executable, "-m", "headwater.cli", "creek", "produce")
 INSERTED = (
@@ -58,12 +59,21 @@ def free_port():
         return place.getsockname()[1]
 
 
-def produce(environ, *arguments, directory=None):
-    command = [*COMMAND, *arguments]
-    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True, timeout=250)
+@pytest.fixture
+def produce(headwater, monkeypatch):
+    """Run the command with an environment, in this process: it ends before anything starts. Gives exit code and errors."""
+
+    def call(environ):
+        for name in os.environ.keys() - environ.keys():
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        code, _, errors = headwater("creek", "produce")
+        return code, errors
+
+    return call
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_told_to_stop(environ, source, nats, tmp_path):
     # As Creek leaves them: a publication that lacks a table of PG_TABLES, and has one more.
@@ -76,6 +86,7 @@ def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_tol
         "NATS_RETENTION_MAX_AGE": "24h",
         "NATS_RETENTION_MAX_MSGS": "5000",
         "NATS_REPLICAS": "1",
+        "JAVA_HOME": str(quick_java(tmp_path)),
         "LOG_LEVEL": "warn",
         "CREEK_GENERATION": "2",
     }
@@ -94,7 +105,7 @@ def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_tol
     assert '"level": "info"' not in (tmp_path / "log").read_text()
     assert {message.source.table for message in wal(access, names)} == {"other", "prices", "Order Items"}
     with closing(Link(access)) as link:
-        config = stream_info(link, names.stream(Kind.WAL)).config
+        config = known_stream(link, names.stream(Kind.WAL)).config
     assert (config["max_age"], config["max_msgs"]) == (24 * 3600 * 10**9, 5000)
     assert "# TYPE creek_producer_pg_reads counter" in figures
     assert "creek_producer_wal_subscriptions 3.0" in figures
@@ -143,17 +154,21 @@ def test_every_variable_has_its_effect_on_the_pipeline(environ, source, database
     with closing(connect_sync(settings.source.url)) as connection:
         assert connection.execute("show wal_sender_timeout").fetchall() == [("90s",)]
         assert connection.info.dbname == source.info.dbname
+    assert isinstance(settings.source, ChangesSettings)
     assert settings.source.status_interval == timedelta(seconds=90)
     assert (settings.source.slot, settings.source.publication) == (environ["PG_PUBLICATION_SLOT"], "creek pub")
     assert settings.source.snapshot is SnapshotRule.NEVER
     (sink,) = settings.sinks
+    assert isinstance(sink, NatsSinkSettings)
     assert (sink.access.timeout, sink.access.max_pending) == (timedelta(milliseconds=500), 77)
     assert sink.limits == StreamLimits(
         replicas=3, max_age=timedelta(days=1), max_bytes=1_000_000, max_msgs=10, retention="interest"
     )
     assert (sink.namespace, sink.generation) == (environ["NATS_NAMESPACE"], Generation.TWO)
     assert settings.listen == f"0.0.0.0:{environ['PROMETHEUS_PORT']}"
-    assert settings_of(read_environment(environ), generation=1).sinks[0].generation is Generation.ONE
+    (older,) = settings_of(read_environment(environ), generation=1).sinks
+    assert isinstance(older, NatsSinkSettings)
+    assert older.generation is Generation.ONE
 
 
 def test_without_pg_tables_those_of_the_publication_are_followed(environ, source):
@@ -173,15 +188,15 @@ def test_a_publication_keeps_what_else_it_has_and_gets_what_it_lacks(environ, so
     assert source.execute(query).fetchall() == [("other",), ("prices",)]
 
 
-def test_everything_that_is_missing_or_wrong_is_named_at_once(environ):
+def test_everything_that_is_missing_or_wrong_is_named_at_once(environ, produce):
     for name in ("PG_URI", "NATS_URI"):
         del environ[name]
     environ |= {"PG_MESSAGE_TIMEOUT": "10", "NATS_RETENTION_POLICY": "3", "PROMETHEUS_PORT": "0"}
 
-    done = produce(environ)
+    code, errors = produce(environ)
 
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
+    assert code == 2
+    lines = errors.splitlines()
     assert lines[0] == "error: the environment has 5 faults:"
     told = [line.strip().partition(" ")[0] for line in lines[1:]]
     assert told == ["PG_URI", "PG_MESSAGE_TIMEOUT", "NATS_URI", "PROMETHEUS_PORT", "NATS_RETENTION_POLICY"]
@@ -200,32 +215,32 @@ def test_everything_that_is_missing_or_wrong_is_named_at_once(environ):
         ({"PG_TABLES": "public.other", "PG_PUBLICATION_SLOT": "Bad-Slot"}, "PG_PUBLICATION_SLOT: "),
     ],
 )
-def test_what_is_wrong_is_said_of_its_variable_before_anything_is_made(environ, source, changed, said):
+def test_what_is_wrong_is_said_of_its_variable_before_anything_is_made(environ, source, produce, changed, said):
     source.execute("create table keyless (id int)")
 
-    done = produce(environ | changed)
+    code, errors = produce(environ | changed)
 
-    assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (2, True), done.stderr
+    assert (code, errors.startswith(f"error: {said}")) == (2, True), errors
     assert source.execute("select count(*) from pg_publication").fetchall() == [(0,)]
     source.execute("insert into keyless values (1); update keyless set id = 2")
 
 
-def test_a_login_that_nats_refuses_is_said_before_a_slot_is_made(environ, source):
+def test_a_login_that_nats_refuses_is_said_before_a_slot_is_made(environ, source, produce):
     wrong = re.sub(r"//[^@]*@", "//headwater:wrong@", environ["NATS_URI"])
 
-    done = produce(environ | {"PG_TABLES": "public.other", "NATS_URI": wrong})
+    code, errors = produce(environ | {"PG_TABLES": "public.other", "NATS_URI": wrong})
 
-    assert (done.returncode, done.stderr.startswith("error: NATS_URI: the NATS server at ")) == (2, True), done.stderr
-    assert "wrong" not in done.stderr
+    assert (code, errors.startswith("error: NATS_URI: the NATS server at ")) == (2, True), errors
+    assert "wrong" not in errors
     assert source.execute("select count(*) from pg_replication_slots where database = current_database()").fetchall() == [
         (0,)
     ]
 
 
-def test_a_port_that_is_taken_is_said_of_its_variable(environ, source):
+def test_a_port_that_is_taken_is_said_of_its_variable(environ, source, produce):
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
-        done = produce(environ | {"PG_TABLES": "public.other", "PROMETHEUS_PORT": str(port)})
+        code, errors = produce(environ | {"PG_TABLES": "public.other", "PROMETHEUS_PORT": str(port)})
 
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: PROMETHEUS_PORT: port {port} is taken")
+    assert code == 2
+    assert errors.startswith(f"error: PROMETHEUS_PORT: port {port} is taken")

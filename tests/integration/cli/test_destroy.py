@@ -9,7 +9,7 @@ from headwater.postgres.connect import connect_sync
 from headwater.postgres.migrate import Component, migrate
 from headwater.spark.lease import Lease
 from headwater.spark.state import Phase, Report, claim_slot, save_report
-from tests.servers import fresh_database
+from tests.support.servers.embedded import fresh_database
 
 
 @pytest.fixture

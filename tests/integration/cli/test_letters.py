@@ -17,9 +17,9 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import letter_at, list_letters, prepare_letters, save_letters, supersede
 from headwater.spark.settings import PostgresSinkSettings
 from headwater.spark.sinks.postgres import PostgresSink
-from tests.conformance.frames import Delivery, capture
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from tests.conformance.sink_frames import Delivery, capture
+from tests.support.servers.embedded import fresh_database
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -24,10 +24,10 @@ from headwater.outbox.checkpoint import prepare_outbox, take_checkpoint
 from headwater.outbox.statements import list_relays
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
-from tests.nats_streams import stored
-from tests.proxy import Proxy
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from tests.support.brokers.nats_streams import stored
+from tests.support.servers.embedded import fresh_database
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ from headwater import outbox
 from headwater.brokers.nats.access import NatsAccess
 from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
 from headwater.postgres.connect import connect_sync
-from tests.nats_streams import stored
+from tests.support.brokers.nats_streams import stored
 
 
 @pytest.fixture

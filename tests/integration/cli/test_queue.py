@@ -25,8 +25,8 @@ from headwater.errors import JobError
 from headwater.postgres.connect import connect_sync
 from headwater.queue import NewJob, operate
 from headwater.queue.operate_statements import Limits
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -8,18 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
-from tests.servers import fresh_database
-from tests.spark import java_home, quick_settings
+from tests.support.servers.embedded import fresh_database
+from tests.support.servers.shared_spark import commands_on
+from tests.support.servers.spark_session import java_home, quick_settings
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
+
+Headwater = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -28,9 +32,10 @@ def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
         yield url
 
 
-def _write_file(directory: Path, source: str, target: str, more: str = "") -> None:
+def _write_file(directory: Path, source: str, target: str, more: str = "") -> Path:
     spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
-    (directory / "headwater.toml").write_text(
+    file = directory / "headwater.toml"
+    file.write_text(
         f"""
 name = "shop"
 [source]
@@ -46,16 +51,12 @@ master = "local[2]"
 {spark}
 """
     )
-
-
-def _headwater(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headwater.cli", "--log-format", "text", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=250)
+    return file
 
 
 @contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """One that did not do what was waited for is not waited for."""
+def _killed_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process that did not do what was waited for, instead of waiting for its end."""
     try:
         yield
     except BaseException:
@@ -68,69 +69,89 @@ def _rows(url: str) -> list[tuple[object, ...]]:
         return connection.execute("select * from item order by 1").fetchall()
 
 
-def test_runs_once_after_once_deliver_everything_and_say_little(database, target, tmp_path):
-    with closing(connect_sync(database)) as connection:
-        connection.execute("create table item (id int primary key, v text)")
-        _write_file(tmp_path, database, target)
-        first = _headwater(tmp_path, "run", "--once")
-        assert (first.returncode, first.stdout) == (0, ""), first.stderr
-        connection.execute("insert into item select g, 'v' || g from generate_series(1, 100) g")
-        second = _headwater(tmp_path, "run", "--once")
-    assert second.returncode == 0, second.stderr
+def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_run_once_delivers_the_rest(
+    database: str, target: str, tmp_path: Path, headwater: Headwater
+) -> None:
+    with closing(connect_sync(database)) as source, closing(connect_sync(target)) as replica:
+        source.execute("create table item (id int primary key, v text)")
+        source.execute("insert into item select g, 'v' || g from generate_series(1, 2000) g")
+        source.execute("analyze item")
+        replica.execute("create table item (id int primary key, v text)")
+        file = _write_file(tmp_path, database, target)
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "headwater.cli", "run"]
+        with (
+            subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process,
+            _killed_on_error(process),
+        ):
+            os.close(theirs)
+            # The table cannot be exchanged while it is locked, so that there is time for a bar.
+            with replica.transaction():
+                replica.execute("lock table item in share mode")
+                said = _read_until(ours, r"public\.item .*of about 2,000 rows")
+                assert "read as a whole" not in said
+            said += _read_until(ours, "read as a whole, and followed from now on")
+            process.send_signal(signal.SIGINT)
+            # Linux says that nobody is at the other end with an error.
+            with suppress(OSError):
+                while data := os.read(ours, 65536):
+                    said += data.decode(errors="replace")
+            os.close(ours)
+        assert process.returncode == 130, said
+        assert len(_rows(target)) == 2000
+        _, output, _ = headwater("status", "--file", str(file), "--json")
+        status = json.loads(output)
+        assert (status["phase"], status["error"]) == ("stopped", None)
+
+        source.execute("insert into item select g, 'v' || g from generate_series(2001, 2100) g")
+        once = [sys.executable, "-m", "headwater.cli", "--log-format", "text", "run", "--once"]
+        done = subprocess.run(once, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert _rows(target) == _rows(database)
-    assert all("pipeline=shop" in line for line in second.stderr.splitlines()), second.stderr
+    assert all("pipeline=shop" in line for line in done.stderr.splitlines()), done.stderr
 
 
-def test_on_a_terminal_bars_show_what_is_read_and_ctrl_c_leaves_a_pipeline_that_has_stopped(database, target, tmp_path):
+def _read_until(terminal: int, pattern: str) -> str:
+    said = ""
+    while not re.search(pattern, said):
+        said += os.read(terminal, 65536).decode(errors="replace")
+    return said
+
+
+def test_a_transform_that_does_not_parse_ends_the_run_with_one_line(
+    spark: SparkSession, database: str, target: str, tmp_path: Path, headwater: Headwater
+) -> None:
     with closing(connect_sync(database)) as connection:
         connection.execute("create table item (id int primary key, v text)")
-        connection.execute("insert into item select g, repeat('v', 300) || g from generate_series(1, 300000) g")
-        connection.execute("analyze item")
-    _write_file(tmp_path, database, target)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "headwater.cli", "run"]
-    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process, ended(process):
-        os.close(theirs)
-        said = ""
-        while "read as a whole, and followed from now on" not in said:
-            said += os.read(ours, 65536).decode(errors="replace")
-        process.send_signal(signal.SIGINT)
-        # Linux says that nobody is at the other end with an error.
-        with suppress(OSError):
-            while data := os.read(ours, 65536):
-                said += data.decode(errors="replace")
-        os.close(ours)
-    assert process.returncode == 130, said
-    assert re.search(r"public\.item .*of about 300,000 rows", said), said
-    assert len(_rows(target)) == 300_000
-    status = json.loads(_headwater(tmp_path, "status", "--json").stdout)
-    assert (status["phase"], status["error"]) == ("stopped", None)
+    file = _write_file(tmp_path, database, target, '[transform]\nsql = "selec * from changes"')
+    with commands_on(spark):
+        code, output, errors = headwater("--log-format", "text", "run", "--file", str(file), "--once")
+    assert (code, output) == (1, "")
+    assert [line for line in errors.splitlines() if line.startswith("error:")] == errors.splitlines()[-1:]
+    assert "transform.sql" in errors
+    assert "Traceback" not in errors
 
 
-def test_a_transform_that_does_not_parse_ends_the_run_with_one_line(database, target, tmp_path):
-    with closing(connect_sync(database)) as connection:
-        connection.execute("create table item (id int primary key, v text)")
-    _write_file(tmp_path, database, target, '[transform]\nsql = "selec * from changes"')
-    done = _headwater(tmp_path, "run", "--once")
-    assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if line.startswith("error:")] == done.stderr.splitlines()[-1:]
-    assert "transform.sql" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_file_that_is_wrong_is_refused_with_exit_code_2_before_anything_starts(
+    tmp_path: Path, headwater: Headwater
+) -> None:
+    file = tmp_path / "headwater.toml"
+    file.write_text('name = "shop"\n[sorce]\nurl = ""\n')
+    code, _, errors = headwater("run", "--file", str(file))
+    assert code == 2
+    assert "sorce" in errors
+    assert "source" in errors
 
 
-def test_a_file_that_is_wrong_is_refused_with_exit_code_2_before_anything_starts(tmp_path):
-    (tmp_path / "headwater.toml").write_text('name = "shop"\n[sorce]\nurl = ""\n')
-    done = _headwater(tmp_path, "run")
-    assert done.returncode == 2
-    assert "sorce" in done.stderr
-    assert "source" in done.stderr
-
-
-def test_an_address_that_is_taken_ends_the_run_with_one_line_before_anything_starts(database, target, tmp_path):
-    _write_file(tmp_path, database, target)
+def test_an_address_that_is_taken_ends_the_run_with_one_line_before_anything_starts(
+    tmp_path: Path, headwater: Headwater
+) -> None:
+    # Nobody listens on port 1: a run that began would fail with another error.
+    away = "postgresql://127.0.0.1:1/far_away"
+    file = _write_file(tmp_path, away, away)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = _headwater(tmp_path, "run", "--listen", address)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: cannot listen on {address}: address already in use; name another address")
-    assert len(done.stderr.splitlines()) == 1
+        code, _, errors = headwater("run", "--file", str(file), "--listen", address)
+    assert code == 2
+    assert errors.startswith(f"error: cannot listen on {address}: address already in use; name another address")
+    assert len(errors.splitlines()) == 1

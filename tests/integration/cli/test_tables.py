@@ -12,7 +12,7 @@ from headwater.model import Lsn
 from headwater.postgres.connect import connect_sync
 from headwater.spark.feed import build_feed
 from headwater.spark.settings import ChangesSettings, NoopSinkSettings, PipelineSettings
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

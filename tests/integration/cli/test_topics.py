@@ -327,8 +327,7 @@ def test_an_offset_that_was_trimmed_is_refused_with_the_oldest_that_is_there(con
     )
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("group", [(), ("--group", "watch")])
+@pytest.mark.parametrize(("end", "group"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--group", "watch"))])
 def test_a_reader_follows_the_topic_until_it_is_told_to_end_and_exits_with_0(connection, orders, database, end, group):
     append(connection, "before")
     arguments = ["topics", "read", "orders", "--follow", "--from", "earliest", *group, "--url", database]

@@ -1,8 +1,6 @@
 """`headwater verify` on real databases: what it finds, what it refuses, and that a pipeline may run meanwhile."""
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack, closing, contextmanager
 from threading import Event, Thread
 from urllib.parse import urlsplit
@@ -11,14 +9,16 @@ import pytest
 
 from headwater.capture import Capture, CaptureSettings
 from headwater.capture.tables import prepare_tables
+from headwater.cli.pipeline import load_pipeline
 from headwater.model import Change, Op
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.slot import create_slot
 from headwater.postgres.replication.stream import ReplicationConnection
-from tests.capturing import decoded
-from tests.servers import fresh_database
-from tests.spark import java_home, quick_settings
-from tests.waiting import eventually
+from headwater.spark.pipeline import Pipeline
+from headwater.spark.sinks.build import build_sinks
+from tests.support.capture.captured_database import decoded
+from tests.support.servers.embedded import fresh_database
+from tests.support.waiting import eventually
 
 ITEM = "create table item (id int primary key, v int)"
 POSTGRES_SINK = '[[sinks]]\ntype = "postgres"\nurl = "${TARGET_URL}"\n'
@@ -356,23 +356,25 @@ def test_a_row_that_a_running_pipeline_has_lost_is_found_among_those_that_are_on
     assert table["differences"] == [{"kind": "different", "key": {"id": "7"}, "columns": ["v"]}]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_a_pipeline_on_spark_that_has_nothing_to_do_is_seen_to_have_delivered_everything(verify, database, target, tmp_path):
+def test_a_pipeline_on_spark_that_has_nothing_to_do_is_seen_to_have_delivered_everything(
+    spark, verify, database, target, tmp_path
+):
     """The slot passes the mark although no batch holds it."""
     run(database, ITEM)
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
-    arguments = {"more": "", "sinks": f'{POSTGRES_SINK}[spark]\nmaster = "local[2]"\n{spark}\n'}
-    assert verify("--json", **arguments)[0] == 1
-    command = [sys.executable, "-m", "headwater.cli", "run", "--file", str(tmp_path / "shop.toml")]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running, closing(connect_sync(target)) as connection:
+    assert verify("--json")[0] == 1
+    settings, stopping = load_pipeline(tmp_path / "shop.toml"), Event()
+    running = Thread(target=Pipeline(spark, settings, build_sinks(settings), stopping).run)
+    running.start()
+    with closing(connect_sync(target)) as connection:
         try:
             eventually(lambda: connection.execute("select to_regclass('item')").fetchone() != (None,), seconds=120)
             run(database, "insert into item select g, g from generate_series(1, 1000) g")
 
-            code, output = eventually(lambda: caught_up(verify("--json", **arguments)), seconds=120)
+            code, output = eventually(lambda: caught_up(verify("--json")), seconds=120)
         finally:
-            running.terminate()
+            stopping.set()
+            running.join()
 
     (sink,) = output["sinks"]
     assert (code, sink["running"], sink["caught_up"]) == (0, True, True)

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.comms import prepare_comms
 from headwater.postgres.connect import connect, connect_sync
-from tests.smtp import MailServer
+from tests.support.servers.smtp import MailServer
 
 
 @pytest.fixture

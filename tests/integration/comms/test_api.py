@@ -14,9 +14,9 @@ from headwater.comms.session import Sessions
 from headwater.comms.settings import ApiSettings
 from headwater.comms.submit import Submitter
 from headwater.queue import Enqueuer, EnqueuerSettings
-from tests.consuming import consuming, quick, smtp_to, states, tried
-from tests.proxy import Proxy
-from tests.subscribing import until
+from tests.support.queue.email_consumers import consuming, quick, smtp_to, states, tried
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import until
 
 MESSAGE = {"to": ["zoe@example.com"], "subject": "Invoice 7", "text": "Pay, please."}
 TOKEN = "a-token-of-some-length"
@@ -24,6 +24,15 @@ TOKEN = "a-token-of-some-length"
 
 async def answer_health(_request):
     return Response("healthy")
+
+
+class Client(httpx.AsyncClient):
+    """A client of the API, which is at hand beside it."""
+
+    def __init__(self, api: Api) -> None:
+        transport = httpx.ASGITransport(api.application({"/health": answer_health}))
+        super().__init__(transport=transport, base_url="http://test")
+        self.api = api
 
 
 @asynccontextmanager
@@ -34,9 +43,7 @@ async def serving(url, give_up_after=timedelta(milliseconds=500), **changes):
     gives_up = EnqueuerSettings(give_up_after=give_up_after, close_within=timedelta(seconds=1))
     async with Enqueuer(url, gives_up) as enqueuer:
         api = Api(Submitter(enqueuer, sessions, settings.queue, settings.sender), sessions, settings)
-        transport = httpx.ASGITransport(api.application({"/health": answer_health}))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            client.api = api
+        async with Client(api) as client:
             yield client
     await sessions.close()
 

@@ -7,8 +7,8 @@ import pytest
 from headwater.comms.http_api import HttpSender
 from headwater.comms.http_settings import HttpSettings
 from headwater.comms.outcome import Verdict
-from tests.emails import letter
-from tests.mail_api import MailApi
+from tests.support.queue.emails import letter
+from tests.support.servers.mail_api import MailApi
 
 
 @pytest.fixture

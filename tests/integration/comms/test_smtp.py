@@ -7,10 +7,10 @@ import pytest
 from headwater.comms.outcome import Verdict
 from headwater.comms.smtp import SmtpSender
 from headwater.comms.smtp_settings import SmtpSettings, Tls
-from tests.emails import letter
-from tests.integration.brokers.nats.keys import certify
-from tests.smtp import DROP, MailServer
-from tests.subscribing import until
+from tests.support.brokers.nats_credentials import certify
+from tests.support.queue.emails import letter
+from tests.support.servers.smtp import DROP, MailServer
+from tests.support.topics.subscribers import until
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from headwater import comms
 from headwater.errors import JobError, SchemaError
 from headwater.postgres.connect import connect_sync
-from tests.consuming import states
-from tests.emails import email
+from tests.support.queue.email_consumers import states
+from tests.support.queue.emails import email
 
 ATTACHED = [{"name": "a", "content": "aGVsbG8="}]
 

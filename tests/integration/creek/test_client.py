@@ -22,7 +22,7 @@ from headwater.errors import (
     SnapshotFailed,
 )
 from headwater.model import Lsn, Op, Snapshot, SnapshotRead
-from tests.creek import AT, Producer, first, producer, relation
+from tests.support.creek.fastavro_producer import AT, Producer, first, producer, relation
 
 SECOND = timedelta(seconds=1)
 

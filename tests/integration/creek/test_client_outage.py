@@ -13,8 +13,8 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.names import Kind
 from headwater.embedded import EmbeddedNats, NatsSettings
 from headwater.errors import BrokerError, BrokerUnavailable, PositionError
-from tests.creek import Producer, first, producer
-from tests.servers import shared_root
+from tests.support.creek.fastavro_producer import Producer, first, producer
+from tests.support.servers.embedded import shared_root
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from nats.js.api import StreamConfig
@@ -13,7 +14,7 @@ from headwater.creek.framing import packets
 from headwater.creek.names import Kind
 from headwater.errors import PositionError, SettingsError
 from headwater.model import Lsn
-from tests.creek import Producer, first, producer, relation
+from tests.support.creek.fastavro_producer import Producer, first, producer, relation
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -155,7 +156,7 @@ async def test_a_row_of_several_mebibytes_comes_whole(nats, generation):
         async with creek.connect(nats.url, shop.names.root, generation) as client:
             async with client.stream_wal("shop", "public.orders") as stream:
                 found = await first(stream, 3)
-            rows = [row async for row in await client.get_snapshot(topic)]
+            rows: list[dict[str, Any]] = [row async for row in await client.get_snapshot(topic)]
     assert [message.after["data"] for message in found] == texts
     assert [message.position for message in found] == [3, 4, 6]
     assert [message.ordinal for message in found] == [0, 0, 0]

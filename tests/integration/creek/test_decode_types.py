@@ -14,7 +14,7 @@ from headwater.creek.encode import encode_rows
 from headwater.creek.schema import row_schema
 from headwater.postgres.replication.messages import Relation, RelationColumn
 from headwater.postgres.types import PgType, to_python
-from tests.integration.postgres.types.session import Session, open_session
+from tests.support.capture.type_session import Session, open_session
 
 
 @pytest.fixture

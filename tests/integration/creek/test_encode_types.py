@@ -17,10 +17,10 @@ from headwater.model import Lsn
 from headwater.postgres.replication.messages import Relation, RelationColumn
 from headwater.postgres.types import Kind, PgType
 from headwater.postgres.types.literals import split_array
-from tests.integration.postgres.types.samples import REJECTED_MOMENTS
-from tests.integration.postgres.types.session import Session, open_session
-from tests.recorded import batches
-from tests.unit.creek import reference
+from tests.support.capture.recordings import batches
+from tests.support.capture.type_samples import REJECTED_MOMENTS
+from tests.support.capture.type_session import Session, open_session
+from tests.support.creek import avro_reference as reference
 
 # As many columns as fit into a page with room for values that are not small.
 COLUMNS_PER_TABLE = 30

@@ -14,8 +14,8 @@ from headwater.creek.messages import SchemaMessage
 from headwater.creek.names import Generation, Names
 from headwater.creek.requests import RequestRefused, RequestServer
 from headwater.embedded import EmbeddedNats, NatsSettings
-from tests.nats_streams import fresh_namespace
-from tests.servers import shared_root
+from tests.support.brokers.nats_streams import fresh_namespace
+from tests.support.servers.embedded import shared_root
 
 FINGERPRINT = "9oTzOV2QDOA="
 SCHEMA = SchemaMessage(FINGERPRINT, '{"type":"record"}', "public.other", datetime(2023, 8, 30, tzinfo=UTC))
@@ -81,10 +81,22 @@ async def test_an_error_is_a_sentence_in_body_and_header(nats, client):
 
 async def test_the_server_knows_of_the_subscriptions_when_it_has_started(nats, monkeypatch):
     """Otherwise one who asks at once is told that nobody is there."""
-    client, sent = await connect(NatsAccess(url=nats.url, timeout=timedelta(seconds=5))), []
-    write, writelines = client._transport.write, client._transport.writelines
-    monkeypatch.setattr(client._transport, "write", lambda data: (sent.append(data), write(data)))
-    monkeypatch.setattr(client._transport, "writelines", lambda data: (sent.extend(data), writelines(data)))
+    client = await connect(NatsAccess(url=nats.url, timeout=timedelta(seconds=5)))
+    transport = client._transport
+    assert transport is not None
+    write, writelines = transport.write, transport.writelines
+    sent: list[bytes] = []
+
+    def note(data: bytes) -> None:
+        sent.append(data)
+        write(data)
+
+    def note_all(data: list[bytes]) -> None:
+        sent.extend(data)
+        writelines(data)
+
+    monkeypatch.setattr(transport, "write", note)
+    monkeypatch.setattr(transport, "writelines", note_all)
     server = RequestServer(client, Names(fresh_namespace(), "shop"), Producer("shop"))
     await server.start()
     # What was asked for last is answered last, and that was waited for.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.embedded.places import temporary_state
+from tests.support.servers.state_directories import temporary_state
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tests.servers import fresh_database, skip_or_fail
+from tests.support.servers.embedded import fresh_database, skip_or_fail
 
 
 def ask(url: str, query: str, *parameters: object) -> object:

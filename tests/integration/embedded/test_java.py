@@ -6,7 +6,7 @@ import pytest
 
 from headwater.embedded import resolve_java
 from headwater.embedded.java import probe
-from tests.servers import skip_or_fail
+from tests.support.servers.embedded import skip_or_fail
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 

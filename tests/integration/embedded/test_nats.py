@@ -13,7 +13,7 @@ from nats.js.api import StreamConfig
 from headwater.embedded import EmbeddedNats, NatsSettings
 from headwater.embedded.process import free_port
 from headwater.errors import HeadwaterError, SettingsError
-from tests.integration.embedded.owners import abandoned
+from tests.support.servers.owner_process import abandoned
 
 
 @pytest.fixture

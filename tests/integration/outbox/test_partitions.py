@@ -15,7 +15,7 @@ from headwater.outbox.partitions import is_unused
 from headwater.outbox.statements import create_partition
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import execute_sync
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 DAY = timedelta(days=1)
 OLD = datetime(2026, 1, 10, tzinfo=UTC)

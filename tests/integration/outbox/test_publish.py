@@ -13,7 +13,7 @@ from headwater.outbox import Event
 from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.statements import grant_writing
 from headwater.postgres.statements import execute_sync
-from tests.servers import fresh_database
+from tests.support.servers.embedded import fresh_database
 
 ROWS = """select id, topic, type, key, payload::text, headers::text from headwater.outbox_message order by created_at, id"""
 
@@ -288,9 +288,9 @@ async def test_a_role_that_may_not_write_is_told_what_it_lacks(outbox_url, conne
             async with await psycopg.AsyncConnection.connect(url) as client:
                 with pytest.raises(OutboxError, match=said):
                     await call(client)
-        for call in PUBLISH_SYNC:
-            with psycopg.connect(url) as client, pytest.raises(OutboxError, match=said):
-                call(client)
+        for call_sync in PUBLISH_SYNC:
+            with psycopg.connect(url) as client_sync, pytest.raises(OutboxError, match=said):
+                call_sync(client_sync)
     finally:
         connection.execute("drop role stranger")
 
@@ -301,9 +301,9 @@ async def test_a_database_without_an_outbox_is_told_what_to_run(database):
         async with await psycopg.AsyncConnection.connect(database) as client:
             with pytest.raises(SchemaError, match=said):
                 await call(client)
-    for call in PUBLISH_SYNC:
-        with psycopg.connect(database) as client, pytest.raises(SchemaError, match=said):
-            call(client)
+    for call_sync in PUBLISH_SYNC:
+        with psycopg.connect(database) as client_sync, pytest.raises(SchemaError, match=said):
+            call_sync(client_sync)
 
 
 @pytest.mark.parametrize(
@@ -327,4 +327,4 @@ async def test_what_is_no_connection_of_psycopg_is_named(outbox_url):
         outbox.publish_sync(outbox_url, "t", "T", 1)
     async with await psycopg.AsyncConnection.connect(outbox_url) as connection:
         with pytest.raises(OutboxError, match="use publish with it"):
-            outbox.publish_sync(connection, "t", "T", 1)
+            outbox.publish_sync(connection, "t", "T", 1)  # type: ignore[arg-type]  # the other kind, which is refused

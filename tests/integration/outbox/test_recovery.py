@@ -32,7 +32,7 @@ class Outbox:
                 outbox.publish_sync(connection, "t", "T", number, key=f"k{number % 5}")
 
     def snapshot(self):
-        (text,) = self.connection.execute("select pg_current_snapshot()::text").fetchone()
+        ((text,),) = self.connection.execute("select pg_current_snapshot()::text")
         return Snapshot.parse(text)
 
     def cuts(self, gap, after=None, size=1000):

@@ -25,8 +25,8 @@ from headwater.outbox import Event, LeasedEvent, OutboxRelay, RelaySettings
 from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.event import EncodedEvent
 from headwater.outbox.sqlalchemy import CollectsEvents, HasEvents, install, record_event
-from tests.nats_streams import stored
-from tests.servers import fresh_database
+from tests.support.brokers.nats_streams import stored
+from tests.support.servers.embedded import fresh_database
 
 ROWS = """
 select id::text, type, key, payload::text, created_at, locked_by, locked_until between now() and now() + interval '31 s'
@@ -407,7 +407,7 @@ def test_events_that_hooks_record_while_the_session_flushes_and_commits_are_writ
         hooks.listen(factory, name, record(name))
     hooks.listen(factory, "before_commit", record("before_commit"))
     # Mapper's hooks come while rows are written; this one is asked for every class of the test, and so only once.
-    told = []
+    told: list[Order] = []
 
     def inserted(_mapper: object, _connection: object, order: Order) -> None:
         if not told:
@@ -479,7 +479,7 @@ def test_a_bad_event_is_refused_where_it_is_recorded_and_harms_nothing(factory, 
         with pytest.raises(OutboxError, match="topic is empty"):
             record_event(session, Event("", "Bad", None))
         with pytest.raises(OutboxError, match="an Event, or a function that makes one, is recorded, and not a dict"):
-            order.record({"type": "Bad"})
+            order.record({"type": "Bad"})  # type: ignore[arg-type]  # no event, which is refused
         order.pay()
     assert types(url) == relay.types == ["OrderPaid"]
 
@@ -492,7 +492,7 @@ def test_a_function_that_makes_no_good_event_fails_the_flush_and_nothing_is_publ
         with pytest.raises(OutboxError, match="cannot be written as JSON"):
             session.commit()
         session.rollback()
-        order.record(lambda: None)
+        order.record(lambda: None)  # type: ignore[arg-type,return-value]  # makes no event, which is refused
         session.add(order)
         with pytest.raises(OutboxError, match="has to return an Event, and returned a NoneType"):
             session.commit()
@@ -767,7 +767,7 @@ def test_a_factory_takes_one_relay(relay):
     with pytest.raises(SettingsError, match="has a relay already"):
         install(factory, relay)
     with pytest.raises(SettingsError, match="not of a type"):
-        install(Session, relay)
+        install(Session, relay)  # type: ignore[arg-type]  # a type, which is refused
     # One that was made before goes on as it was.
     assert before.info == {"mine": 1}
     assert factory().info["mine"] == 1

@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 
 from headwater.postgres.connect import connect
 from headwater.postgres.session import hang_up
-from tests.subscribing import until
+from tests.support.topics.subscribers import until
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headwater.errors import SourceError
 from headwater.postgres.backoff import Backoff
 from headwater.postgres.connect import connect
 from headwater.postgres.listen import Heard, Listening, ListenSettings, Notification, listen
-from tests.servers import postgres_settings, shared_place
+from tests.support.servers.embedded import postgres_settings, shared_place
 
 
 def settings(url, *channels, **changes):

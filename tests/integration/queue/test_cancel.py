@@ -8,8 +8,20 @@ import pytest
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, Retry, work_statements
-from tests.queueing import WARM, Busy, claim, end_leases, one_row, quick, running, soon, states, warmed, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import (
+    WARM,
+    Busy,
+    claim,
+    end_leases,
+    one_row,
+    quick,
+    running,
+    soon,
+    states,
+    warmed,
+    worker_with,
+)
+from tests.support.topics.subscribers import until
 
 LISTENERS = "select pid from pg_stat_activity where application_name = 'headwater queue bell' and query ilike '%listen%'"
 

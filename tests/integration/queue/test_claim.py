@@ -12,8 +12,19 @@ from headwater import queue
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, work_statements
-from tests.queueing import claim, end_leases, limit, old_snapshot, one_row, quick, running, soon, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import (
+    claim,
+    end_leases,
+    limit,
+    old_snapshot,
+    one_row,
+    quick,
+    running,
+    soon,
+    states,
+    worker_with,
+)
+from tests.support.topics.subscribers import until
 
 INDEX_READS = "select pg_stat_get_xact_tuples_returned('headwater.job_due'::regclass)"
 UPDATES = (

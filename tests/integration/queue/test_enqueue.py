@@ -11,7 +11,7 @@ from headwater import queue
 from headwater.errors import JobError, SchemaError
 from headwater.postgres.connect import connect_sync
 from headwater.queue import NewJob
-from tests.queueing import claim, one_row, soon, states
+from tests.support.queue.workers import claim, one_row, soon, states
 
 
 def rung(listener, seconds=0.2):

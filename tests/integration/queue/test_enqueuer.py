@@ -9,9 +9,9 @@ import pytest
 from headwater import queue
 from headwater.errors import ConnectionLost, HeadwaterError, JobError, SchemaError
 from headwater.queue import Enqueuer, EnqueuerSettings
-from tests.proxy import Proxy
-from tests.queueing import Busy, claim, quick, running, soon, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, claim, keyed, quick, running, soon, states, worker_with
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import until
 
 TRANSACTIONS = "select count(distinct xmin::text) from headwater.job"
 LISTENERS = "select pid from pg_stat_activity where application_name = 'headwater queue bell' and query ilike '%listen%'"
@@ -222,14 +222,14 @@ async def test_a_database_without_a_queue_is_told_of_when_it_is_opened(database)
 
 @pytest.mark.parametrize("name", ["unique", "idempotency_key"])
 async def test_a_key_that_somebody_holds_holds_up_only_those_who_want_it(queue_url, connection, application, name):
-    first = queue.enqueue_sync(application, "send", "first", **{name: "taken"})
+    first = queue.enqueue_sync(application, "send", "first", **keyed(name, "taken"))
     async with Enqueuer(queue_url) as enqueuer:
-        held = [asyncio.create_task(enqueuer.enqueue("send", n, **{name: "taken"})) for n in range(2)]
-        beside = asyncio.create_task(enqueuer.enqueue("send", "beside", **{name: "free"}))
+        held = [asyncio.create_task(enqueuer.enqueue("send", n, **keyed(name, "taken"))) for n in range(2)]
+        beside = asyncio.create_task(enqueuer.enqueue("send", "beside", **keyed(name, "free")))
         await asyncio.wait_for(beside, 10)
         for n in range(3):
             await asyncio.wait_for(enqueuer.enqueue("send", n), 10)
-            await asyncio.wait_for(enqueuer.enqueue("send", n, **{name: f"free {n}"}), 10)
+            await asyncio.wait_for(enqueuer.enqueue("send", n, **keyed(name, f"free {n}")), 10)
         assert not any(one.done() for one in held)
         application.commit()
         assert await asyncio.gather(*held) == [first, first]

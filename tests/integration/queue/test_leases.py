@@ -11,8 +11,7 @@ from datetime import timedelta
 from headwater import queue
 from headwater.postgres.statements import execute_sync
 from headwater.queue import FullJitter, NewJob, lanes, work_statements
-from tests.proxy import Proxy
-from tests.queueing import (
+from tests.support.queue.workers import (
     WARM,
     Busy,
     Elsewhere,
@@ -22,12 +21,14 @@ from tests.queueing import (
     one_row,
     quick,
     running,
+    shift_of,
     states,
     warmed,
     worker_with,
 )
-from tests.subscribing import until
-from tests.waiting import eventually
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import until
+from tests.support.waiting import eventually
 
 SHORT = timedelta(milliseconds=600)
 END_RENEWALS = (
@@ -102,7 +103,8 @@ def test_a_handler_that_blocks_beyond_its_time_is_taken_over_and_its_mark_is_ref
 
 
 def test_what_waits_behind_a_handler_that_blocks_the_event_loop_is_done_by_others(queue_url, connection):
-    set_free, blocked = threading.Event(), []
+    set_free = threading.Event()
+    blocked: list[object] = []
 
     async def block(job):
         if not blocked:
@@ -306,7 +308,8 @@ async def test_leases_are_counted_from_before_the_claim(queue_url, connection):
     seen = []
 
     async def handle(job):
-        holding = worker._shift._held.find(job.id)
+        holding = shift_of(worker)._held.find(job.id)
+        assert holding is not None
         (until_,) = connection.execute("select lease_until from headwater.job").fetchone()
         (now,) = connection.execute("select clock_timestamp()").fetchone()
         seen.append(((until_ - now).total_seconds(), holding.renewed_at + 5 - time.monotonic()))

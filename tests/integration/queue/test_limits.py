@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -14,9 +15,9 @@ from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, operate, work_statements
 from headwater.queue.operate_statements import Limits
-from tests.queueing import Busy, claim, count, end_leases, limit, quick, running, states, worker_with
-from tests.subscribing import until
-from tests.waiting import eventually
+from tests.support.queue.workers import Busy, claim, count, end_leases, limit, quick, running, states, worker_with
+from tests.support.topics.subscribers import until
+from tests.support.waiting import eventually
 
 SOON = timedelta(milliseconds=300)
 
@@ -112,7 +113,7 @@ def test_no_more_of_a_key_begin_within_a_time_than_its_rate(connection):
     limit(connection, rate_per_key=2, rate_per_key_per=timedelta(hours=1))
     queue.enqueue_many_sync(connection, [NewJob("send", n, key=f"k{n % 3}") for n in range(30)])
     jobs = claim(connection, 100)
-    assert sorted(job.key for job in jobs) == ["k0", "k0", "k1", "k1", "k2", "k2"]
+    assert Counter(job.key for job in jobs) == {"k0": 2, "k1": 2, "k2": 2}
     finish(connection, jobs)
     assert claim(connection, 100) == []
 
@@ -165,7 +166,7 @@ def test_one_key_at_its_limit_holds_up_no_other(connection):
     limit(connection, most_running_per_key=1)
     queue.enqueue_many_sync(connection, [NewJob("send", n, key="busy") for n in range(200)])
     queue.enqueue_many_sync(connection, [NewJob("send", n, key="calm") for n in range(3)])
-    assert sorted(job.key for job in claim(connection)) == ["busy", "calm"]
+    assert Counter(job.key for job in claim(connection)) == {"busy": 1, "calm": 1}
 
 
 async def test_limits_that_change_while_workers_run_hold_from_then_on(queue_url, connection):

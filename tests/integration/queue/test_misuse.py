@@ -7,7 +7,7 @@ import pytest
 from headwater import queue
 from headwater.errors import JobError, SettingsError
 from headwater.queue import Enqueuer, EnqueuerSettings, NewJob, Worker, WorkerSettings
-from tests.queueing import Busy, states, worker_with
+from tests.support.queue.workers import Busy, states, worker_with
 
 
 async def test_a_connection_of_the_other_kind_is_refused_with_the_function_for_it(connection, async_connection):
@@ -16,7 +16,7 @@ async def test_a_connection_of_the_other_kind_is_refused_with_the_function_for_i
     with pytest.raises(JobError, match=r"enqueue_many_sync needs a psycopg.Connection.*; use enqueue_many with it"):
         queue.enqueue_sync(async_connection, "send")
     with pytest.raises(JobError, match="give it psycopg's own connection"):
-        await queue.enqueue("postgresql://", "send")
+        await queue.enqueue("postgresql://", "send")  # type: ignore[arg-type]  # no connection, which is refused
     assert states(connection) == {}
 
 
@@ -87,6 +87,6 @@ async def test_a_server_that_is_not_there_is_told_of(queue_url):
 
 def test_settings_are_of_their_kind():
     with pytest.raises(SettingsError):
-        WorkerSettings(concurrency="64")
+        WorkerSettings(concurrency="64")  # type: ignore[arg-type]  # no number, which is refused
     with pytest.raises(SettingsError):
         EnqueuerSettings(batch_jobs=0)

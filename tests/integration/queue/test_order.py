@@ -5,8 +5,8 @@ import asyncio
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import FullJitter, NewJob, Retry, work_statements
-from tests.queueing import AT_ONCE, Busy, claim, end_leases, limit, quick, running, soon, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import AT_ONCE, Busy, claim, end_leases, limit, quick, running, soon, worker_with
+from tests.support.topics.subscribers import until
 
 
 def finish(connection, jobs):

@@ -8,9 +8,9 @@ import pytest
 from headwater import queue
 from headwater.errors import JobError
 from headwater.queue.handler import Periodic
-from tests.proxy import Proxy
-from tests.queueing import Busy, claim, quick, running, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, claim, quick, running, worker_with
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import until
 
 EVERY_MINUTE = "* * * * *"
 

@@ -10,9 +10,9 @@ from headwater import queue
 from headwater.postgres.statements import parse
 from headwater.queue import Enqueuer, NewJob, work_statements
 from headwater.queue.session import QueueSession
-from tests.pooler import pooler
-from tests.queueing import Busy, count, limit, quick, running, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, count, limit, quick, running, worker_with
+from tests.support.servers.pooler import pooler
+from tests.support.topics.subscribers import until
 
 PREPARED = parse("-- name: count\nselect count(*) from pg_prepared_statements")["count"]
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, work_statements
-from tests.queueing import Busy, claim, quick, running, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, claim, quick, running, states, worker_with
+from tests.support.topics.subscribers import until
 
 
 def days(connection):

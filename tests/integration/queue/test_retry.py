@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from headwater import queue
 from headwater.queue import FullJitter, NewJob, Retry
-from tests.queueing import AT_ONCE, count, one_row, quick, running, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import AT_ONCE, count, one_row, quick, running, worker_with
+from tests.support.topics.subscribers import until
 
 LISTENERS = "select pid from pg_stat_activity where application_name = 'headwater queue bell' and query ilike '%listen%'"
 

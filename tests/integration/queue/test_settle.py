@@ -6,8 +6,8 @@ import pytest
 from headwater import queue
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import FullJitter, NewJob, work_statements
-from tests.queueing import SECOND, claim, end_leases, limit, one_row, quick, running, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import SECOND, claim, end_leases, limit, one_row, quick, running, states, worker_with
+from tests.support.topics.subscribers import until
 
 # Outcomes of some jobs, of all that there are in a test, are written by one batch.
 TOGETHER = quick(settle_after=SECOND / 5, concurrency=64)

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headwater import queue
 from headwater.queue import Discard, Enqueuer, FullJitter, Retry
-from tests.queueing import Busy, claim, end_leases, quick, running, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, claim, end_leases, quick, running, states, worker_with
+from tests.support.topics.subscribers import until
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from headwater import queue
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.queue import NewJob, operate, work_statements
-from tests.queueing import Busy, claim, running, states, worker_with
-from tests.subscribing import until
+from tests.support.queue.workers import Busy, claim, keyed, running, states, worker_with
+from tests.support.topics.subscribers import until
 
 KEYS = pytest.mark.parametrize("name", ["unique", "idempotency_key"])
 
@@ -23,16 +23,16 @@ def finish(connection):
 
 @KEYS
 def test_the_one_that_is_there_is_given_to_whoever_asks_again(connection, name):
-    first = queue.enqueue_sync(connection, "send", 1, **{name: "x"})
-    assert queue.enqueue_sync(connection, "send", 2, **{name: "x"}) == first
-    assert queue.enqueue_sync(connection, "send", 3, **{name: "y"}) != first
-    assert queue.enqueue_sync(connection, "other", 4, **{name: "x"}) != first
+    first = queue.enqueue_sync(connection, "send", 1, **keyed(name, "x"))
+    assert queue.enqueue_sync(connection, "send", 2, **keyed(name, "x")) == first
+    assert queue.enqueue_sync(connection, "send", 3, **keyed(name, "y")) != first
+    assert queue.enqueue_sync(connection, "other", 4, **keyed(name, "x")) != first
     assert [job.payload for job in claim(connection)] == [1, 3]
 
 
 @KEYS
 def test_within_one_call_there_is_one_too(connection, name):
-    ids = queue.enqueue_many_sync(connection, [NewJob("send", n, **{name: "x"}) for n in range(3)])
+    ids = queue.enqueue_many_sync(connection, [NewJob("send", n, **keyed(name, "x")) for n in range(3)])
     assert ids == [ids[0]] * 3
     assert [job.payload for job in claim(connection)] == [0]
 
@@ -68,8 +68,8 @@ async def is_waiting(connection):
 
 @KEYS
 async def test_two_transactions_with_the_same_key_make_one_job(connection, async_connection, application, name):
-    first = queue.enqueue_sync(application, "send", 1, **{name: "x"})
-    second = asyncio.create_task(queue.enqueue(async_connection, "send", 2, **{name: "x"}))
+    first = queue.enqueue_sync(application, "send", 1, **keyed(name, "x"))
+    second = asyncio.create_task(queue.enqueue(async_connection, "send", 2, **keyed(name, "x")))
     await is_waiting(connection)
     application.commit()
     assert await second == first
@@ -80,8 +80,8 @@ async def test_two_transactions_with_the_same_key_make_one_job(connection, async
 async def test_if_the_first_transaction_is_rolled_back_the_second_one_enqueues(
     connection, async_connection, application, name
 ):
-    first = queue.enqueue_sync(application, "send", 1, **{name: "x"})
-    second = asyncio.create_task(queue.enqueue(async_connection, "send", 2, **{name: "x"}))
+    first = queue.enqueue_sync(application, "send", 1, **keyed(name, "x"))
+    second = asyncio.create_task(queue.enqueue(async_connection, "send", 2, **keyed(name, "x")))
     await is_waiting(connection)
     application.rollback()
     assert await second != first
@@ -131,11 +131,11 @@ async def test_a_transaction_that_may_not_see_the_other_one_fails_and_can_be_tri
 ):
     application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     application.execute("select count(*) from headwater.job")
-    first = queue.enqueue_sync(connection, "send", 1, **{name: "x"})
+    first = queue.enqueue_sync(connection, "send", 1, **keyed(name, "x"))
     with pytest.raises(psycopg.errors.SerializationFailure):
-        queue.enqueue_sync(application, "send", 2, **{name: "x"})
+        queue.enqueue_sync(application, "send", 2, **keyed(name, "x"))
     application.rollback()
-    assert queue.enqueue_sync(application, "send", 2, **{name: "x"}) == first
+    assert queue.enqueue_sync(application, "send", 2, **keyed(name, "x")) == first
 
 
 async def test_many_who_ask_at_once_get_one_job_and_two_workers_do_it_once(queue_url, connection):

@@ -16,8 +16,7 @@ from headwater.errors import JobError, SchemaError, SourceError
 from headwater.postgres.statements import execute_sync
 from headwater.queue import Discard, Done, FullJitter, NewJob, Retry, Worker
 from headwater.queue.operate_statements import grant_enqueuing, grant_working
-from tests.proxy import Proxy
-from tests.queueing import (
+from tests.support.queue.workers import (
     AT_ONCE,
     WARM,
     Busy,
@@ -28,13 +27,15 @@ from tests.queueing import (
     one_row,
     quick,
     running,
+    shift_of,
     soon,
     states,
     warmed,
     worker_with,
 )
-from tests.subscribing import until
-from tests.waiting import writes_nothing
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import until
+from tests.support.waiting import writes_nothing
 
 # Only a bell, or a time that is known, wakes such a worker within the time of a test.
 PATIENT = {"poll": timedelta(seconds=600)}
@@ -153,10 +154,10 @@ async def test_a_delayed_job_that_was_there_before_runs_at_its_time(queue_url, c
 async def test_times_far_ahead_leave_no_timers_behind(queue_url, connection):
     queue.enqueue_sync(connection, "send", run_at=soon(days=1))
     worker = worker_with(Busy(), settings=quick(poll=timedelta(milliseconds=5)))
-    timers = asyncio.get_running_loop()._scheduled
+    timers = vars(asyncio.get_running_loop())["_scheduled"]
     async with running(worker, url=queue_url):
         await until(lambda: worker.counts.sweeps >= 10)
-        claimer = worker._shift._claimer
+        claimer = shift_of(worker)._claimer
         assert [one for one in timers if getattr(one._callback, "__self__", None) is claimer] == []
 
 

@@ -26,11 +26,11 @@ from headwater.spark.creek_apply.keeping import keep
 from headwater.spark.creek_apply.settings import ApplySettings, Mode
 from headwater.spark.creek_apply.sink import prepare_target
 from headwater.spark.sinks.postgres.session import kept_session
-from tests.creek_answers import Answers
-from tests.creek_drive import Drive
-from tests.creek_feed import Feed
-from tests.nats_streams import fresh_namespace
-from tests.pgoutput_writer import delete, insert, relation, truncate, update
+from tests.support.brokers.nats_streams import fresh_namespace
+from tests.support.capture.pgoutput_writer import delete, insert, relation, truncate, update
+from tests.support.creek.consumer_driver import Drive
+from tests.support.creek.snapshot_answers import Answers
+from tests.support.creek.stream_feed import Feed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -562,7 +562,8 @@ def test_a_schema_that_stays_unknown_leaves_its_table_behind_alone(shop):
         ORDERS,
         relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False), ("n", INT4, -1, False)]),
     )
-    store, waiting = shop.feed.store, []
+    store = shop.feed.store
+    waiting: list[tuple[Any, ...]] = []
 
     def without_schemas(subject: str, *given: Any) -> None:
         (waiting.append if "schema" in subject else lambda one: store(*one))((subject, *given))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from threading import Event, Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import nats as nats_py
@@ -23,10 +24,13 @@ from headwater.brokers.nats.streams import StreamLimits
 from headwater.capture import snapshot as capture_snapshot
 from headwater.capture.pieces import describe
 from headwater.capture.snapshot import open_snapshot
+from headwater.creek.client.headers import find_header
 from headwater.creek.decode import Decoder
 from headwater.creek.encode import encode_rows
-from headwater.creek.messages import SchemaMessage, SnapshotHeader
+from headwater.creek.framing import FIRST_BYTES
+from headwater.creek.messages import EOF, SchemaMessage, SnapshotHeader
 from headwater.creek.names import Generation, Kind, Names
+from headwater.creek.requests import ERROR_HEADER
 from headwater.creek.schema import row_schema
 from headwater.creek.store import prepare_creek, save_schemas
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
@@ -43,12 +47,13 @@ from headwater.spark.pipeline import Pipeline
 from headwater.spark.reporter import Reporter
 from headwater.spark.settings import ChangesSettings, NatsSinkSettings, PipelineSettings, SnapshotRule
 from headwater.spark.sinks.build import build_sinks
+from headwater.spark.sources.creek.stream import StreamWatch
 from headwater.spark.state import Phase
-from tests.nats_streams import fresh_namespace, stored, wal, whole
-from tests.servers import fresh_database, postgres_settings, shared_root
-from tests.waiting import eventually
+from tests.support.brokers.nats_streams import fresh_namespace, stored, wal, whole
+from tests.support.servers.embedded import fresh_database, postgres_settings, shared_root
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PUBLICATION = "creek"
 TOPIC = re.compile(r"\d{14}_\d{6}_[0-9a-f]{4}")
@@ -107,12 +112,10 @@ class Shop:
 
     def ended(self, topic):
         """The messages of a snapshot once it has ended, well or not."""
-
-        def look():
-            found = whole(self.stored(topic))
-            return found if found and (found[-1].body == b"EOF" or "Headwater-Error" in found[-1].headers) else None
-
-        return eventually(look, seconds=60)
+        with closing(StreamWatch(self.access, self.names.stream(Kind.SNAPSHOT))) as watch:
+            # The last message alone: to read all of a large snapshot at each look would take longer than to write it.
+            eventually(lambda: _is_end(watch.message({"last_by_subj": topic})), seconds=60)
+        return whole(self.stored(topic))
 
     def rows(self, table) -> list[dict[str, object]]:
         return self.read(self.topic(table))[1]
@@ -130,6 +133,12 @@ class Shop:
             "select pid, state, query from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
             " and backend_type = 'client backend' and state <> 'idle'"
         )
+
+
+def _is_end(message: dict[str, Any] | None) -> bool:
+    return message is not None and (
+        message["data"][FIRST_BYTES:] == EOF or find_header(message["hdrs"], ERROR_HEADER) is not None
+    )
 
 
 @contextmanager
@@ -399,7 +408,7 @@ def test_a_misfit_that_the_search_has_missed_breaks_the_snapshot_off_and_widens_
     assert sorted(str(row["value"]) for row in shop.rows("public.odd")) == ["1.50", "NaN"]
 
 
-VALUES = {
+VALUES: dict[str, list[str | None]] = {
     "numeric(6,2)": ["1.5", "-9999.99", "NaN", None],
     "numeric(3,-2)": ["12300", "NaN", None],
     "numeric": ["1", "NaN", "Infinity", "-Infinity", None],
@@ -439,7 +448,7 @@ def test_the_search_for_misfits_and_the_encoder_are_of_one_mind(shop, type_):
             found = condition is not None and bool(
                 fetch_sync(connection, statements.find_misfit(("public", "odd"), condition, "true"))
             )
-            text = connection.execute("select value::text, id::text from odd").fetchone()
+            (text,) = connection.execute("select value::text, id::text from odd")
             rows = pa.RecordBatch.from_arrays([pa.array([one], pa.string()) for one in text], ["value", "id"])
             _, misfits = encode_rows(rows, readable.relation, types)
             assert found == bool(misfits.any()), value
@@ -727,6 +736,9 @@ def test_snapshot_and_changes_join_exactly(shop, spark, tmp_path):
                     connection.execute("delete from other where id = %s", [1000 + number - 50])
 
     with _pipeline(shop, spark, tmp_path / "checkpoint"):
+        # Once a change has arrived, Spark has all its processes; without them the query fails, and its requests with it.
+        shop.execute("insert into other values (-2, 'first')")
+        eventually(lambda: _changes(shop, "public.other"), seconds=120)
         writers = [Thread(target=write)]
         for writer in writers:
             writer.start()

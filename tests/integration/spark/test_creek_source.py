@@ -18,9 +18,9 @@ from headwater.errors import BrokerUnavailable, MessageError, PositionError
 from headwater.spark.sources import register
 from headwater.spark.sources.creek.options import parse_options
 from headwater.spark.sources.creek.source import CreekReader
-from tests.creek_feed import Feed
-from tests.nats_streams import fresh_namespace
-from tests.pgoutput_writer import insert, relation, update
+from tests.support.brokers.nats_streams import fresh_namespace
+from tests.support.capture.pgoutput_writer import insert, relation, update
+from tests.support.creek.stream_feed import Feed
 
 INT4, TEXT = 23, 25
 ORDERS = relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False)])
@@ -187,7 +187,6 @@ def test_messages_of_others_are_passed_over(feed, monkeypatch):
     assert rows(mine, end, moved) == []
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_spark_reads_a_stream_to_its_end_and_goes_on_from_its_checkpoint(feed, spark: SparkSession, tmp_path):
     register(spark)

@@ -11,8 +11,8 @@ from headwater.postgres.connect import connect_sync
 from headwater.postgres.migrate import Component, migrate
 from headwater.spark.lease import Lease
 from headwater.spark.state import Phase, Report, claim_slot, fetch_report, pause, resume, save_report
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from headwater.spark.settings import (
     TransformSettings,
 )
 from headwater.spark.sinks.build import build_sinks
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from tests.support.servers.embedded import fresh_database
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -30,12 +30,13 @@ from headwater.spark.settings import (
     TransformSettings,
 )
 from headwater.spark.sinks.build import build_sinks
+from headwater.spark.sinks.nats import NatsSink
 from headwater.spark.sinks.replay import replay
-from tests.nats_streams import fresh_namespace, json_changes, schemas, stored, wal, whole
-from tests.servers import fresh_database, shared_root
-from tests.waiting import eventually
+from tests.support.brokers.nats_streams import fresh_namespace, json_changes, known_stream, schemas, stored, wal, whole
+from tests.support.servers.embedded import fresh_database, shared_root
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 # More than one packet of a server with the usual limit.
 LARGE = 3_000_000
@@ -283,7 +284,7 @@ def test_a_message_that_the_stream_refuses_becomes_a_letter_and_the_rest_arrives
     names = names_of(settings)
     with closing(Link(access)) as link:
         ensure_stream(link, names.stream(Kind.WAL), [names.stream_subject(Kind.WAL)], "small")
-        config = dict(stream_info(link, names.stream(Kind.WAL)).config)
+        config = dict(known_stream(link, names.stream(Kind.WAL)).config)
         call(link, f"STREAM.UPDATE.{names.stream(Kind.WAL)}", {**config, "max_msg_size": 10_000})
     prepare(settings)
     source.execute("insert into item (id, name) values (1, 'a'), (2, repeat('x', 50000)), (3, 'c')")
@@ -294,7 +295,9 @@ def test_a_message_that_the_stream_refuses_becomes_a_letter_and_the_rest_arrives
     assert pipeline.report.sinks["nats"].letters == 1
     (letter,) = list_letters(source, pipeline=settings.name)
     assert letter.key == {"id": 2} and "NATS refused it" in letter.reason
-    sink, waiting = build_sinks(settings)[0], find_letter(source, letter.id).letter
+    stored_letter = find_letter(source, letter.id)
+    assert stored_letter is not None
+    sink, waiting = build_sinks(settings)[0], stored_letter.letter
     with pytest.raises(SinkError, match="still cannot be published"):
         replay(sink, waiting)
     with closing(Link(access)) as link:
@@ -384,7 +387,7 @@ def test_with_an_initial_snapshot_a_table_that_is_added_is_read_as_a_whole_and_o
     assert [str(message.op) for message in rows_of(settings, "public.late")] == ["r", "r", "r", "c"]
     assert rows_of(settings, "public.item") == []
     publication = find_publication(source, "shop")
-    assert len(publication.tables) == 1
+    assert publication is not None and len(publication.tables) == 1
 
 
 def test_two_databases_share_the_streams_of_one_server(spark, settings, source, access, postgres18, tmp_path):
@@ -402,7 +405,7 @@ def test_two_databases_share_the_streams_of_one_server(spark, settings, source, 
         for each in (settings, beside):
             assert [message.after["id"] for message in rows_of(each, "public.item")] == list(range(1, 11))
         with closing(Link(access)) as link:
-            info = stream_info(link, names.stream(Kind.WAL))
+            info = known_stream(link, names.stream(Kind.WAL))
     assert info.messages == 20
     assert sorted(info.subjects) == sorted(one.stream_subject(Kind.WAL) for one in (names, names_of_url(second, names)))
 
@@ -418,7 +421,7 @@ def test_settings_of_streams_are_applied_and_what_an_operator_set_stays(spark, s
     run_once(spark, with_sink(settings, limits=StreamLimits(max_msgs=5000)))
 
     with closing(Link(access)) as link:
-        config = stream_info(link, names.stream(Kind.WAL)).config
+        config = known_stream(link, names.stream(Kind.WAL)).config
     assert (config["max_bytes"], config["max_msgs"], config["num_replicas"]) == (10**9, 5000, 1)
 
 
@@ -453,6 +456,7 @@ def test_a_server_that_is_away_is_said_to_be(spark, settings):
     nowhere = NatsAccess(url="nats://127.0.0.1:1", timeout=QUICK)
     prepare(settings)
     sink = build_sinks(with_sink(settings, access=nowhere))[0]
+    assert isinstance(sink, NatsSink)
     with pytest.raises(SinkUnavailable, match=r"127\.0\.0\.1:1"):
         sink.open()
     assert "127.0.0.1:1" in sink.check()[0]

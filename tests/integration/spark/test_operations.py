@@ -20,10 +20,10 @@ from headwater.spark.pipeline import Pipeline, prepare
 from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
 from headwater.spark.sinks.build import build_sinks
 from headwater.spark.state import Phase, fetch_report, pause, resume
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from tests.support.servers.embedded import fresh_database
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -118,11 +118,20 @@ def _is_read(source: Connection, settings: PipelineSettings) -> bool:
     return source.execute(query, [settings.source.slot]).fetchall() == [(True,)]
 
 
-def test_a_paused_pipeline_keeps_its_slot_and_its_lease_delivers_nothing_and_goes_on(running, settings, source, target):
-    pipeline = running(settings)
-    _is(pipeline, Phase.RUNNING)
+def test_a_paused_pipeline_stays_paused_when_started_keeps_its_slot_and_its_lease_delivers_nothing_and_goes_on(
+    spark, running, settings, source, target
+):
+    prepare(settings)
     source.execute("insert into entry values (1, 1)")
-    eventually(lambda: _rows(target) == [1], seconds=60)
+    pause(source, "shop")
+    with pytest.raises(HeadwaterError, match=r"pipeline 'shop' is paused; let it go on with `headwater resume`"):
+        Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
+
+    pipeline = running(settings)
+    _is(pipeline, Phase.PAUSED)
+    resume(source, "shop")
+    eventually(lambda: _rows(target) == [1], seconds=90)
+    _is(pipeline, Phase.RUNNING)
 
     pause(source, "shop")
     _is(pipeline, Phase.PAUSED)
@@ -139,21 +148,7 @@ def test_a_paused_pipeline_keeps_its_slot_and_its_lease_delivers_nothing_and_goe
     _is(pipeline, Phase.RUNNING)
 
 
-def test_a_paused_pipeline_that_is_started_stays_paused_and_with_once_is_an_error(spark, running, settings, source, target):
-    prepare(settings)
-    source.execute("insert into entry values (1, 1)")
-    pause(source, "shop")
-
-    with pytest.raises(HeadwaterError, match=r"pipeline 'shop' is paused; let it go on with `headwater resume`"):
-        Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
-
-    pipeline = running(settings)
-    _is(pipeline, Phase.PAUSED)
-    resume(source, "shop")
-    eventually(lambda: _rows(target) == [1], seconds=90)
-
-
-def test_while_another_run_has_the_pipeline_a_second_stands_by_and_writes_nothing_over_its_report(
+def test_a_second_run_stands_by_and_writes_nothing_over_the_report_and_so_does_a_first_that_loses_its_lease(
     spark, running, settings, source, target
 ):
     first = running(settings)
@@ -161,36 +156,48 @@ def test_while_another_run_has_the_pipeline_a_second_stands_by_and_writes_nothin
     with pytest.raises(HeadwaterError, match=r"pipeline 'shop' runs elsewhere \(server process \d+, from 127.0.0.1\)"):
         Pipeline(spark, settings, build_sinks(settings), Event()).run(once=True)
 
-    second = running(settings)
+    stopping = Event()
+    second = Pipeline(spark, settings, build_sinks(settings), stopping)
+    thread = Thread(target=_run, args=[second])
+    thread.start()
+    try:
+        _is(second, Phase.STANDING_BY)
+        assert _saved_phase(source) is Phase.RUNNING
+        source.execute("insert into entry values (1, 1)")
+        eventually(lambda: _rows(target) == [1], seconds=60)
+        eventually(lambda: "replica" in first.report.sinks and first.report.sinks["replica"].changes == 1)
+        assert second.report.sinks == {}
+    finally:
+        stopping.set()
+        thread.join()
 
-    _is(second, Phase.STANDING_BY)
-    assert _saved_phase(source) is Phase.RUNNING
-    source.execute("insert into entry values (1, 1)")
-    eventually(lambda: _rows(target) == [1], seconds=60)
-    eventually(lambda: "replica" in first.report.sinks and first.report.sinks["replica"].changes == 1)
-    assert second.report.sinks == {}
+    with _lease_taken_away(source, settings):
+        _is(first, Phase.STANDING_BY)
+        eventually(lambda: not _is_read(source, settings), seconds=30)
+        source.execute("insert into entry values (2, 2)")
+        assert _rows(target) == [1]
+    eventually(lambda: _rows(target) == [1, 2], seconds=90)
 
 
-def test_a_run_that_loses_its_lease_stops_delivering_and_stands_by(running, settings, source, target):
-    pipeline = running(settings)
-    _is(pipeline, Phase.RUNNING)
-    source.execute("insert into entry values (1, 1)")
-    eventually(lambda: _rows(target) == [1], seconds=60)
+@contextmanager
+def _lease_taken_away(source: Connection, settings: PipelineSettings) -> Iterator[None]:
+    """Terminate the session that holds the lease until another one has it; release that at the end."""
     taker = Lease(settings.state_url, "shop")
     # Asked again and again while the session ends, so that the run does not get it back first.
     waiting = Thread(target=taker.wait, args=[Event()])
     waiting.start()
+
+    def is_taken() -> bool:
+        waiting.join(1.5)
+        return taker.is_held
+
     query = "select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory' and granted and database = %s"
     oid = source.execute("select oid from pg_database where datname = current_database()").fetchall()[0][0]
     try:
-        eventually(lambda: source.execute(query, [oid]).fetchall() and (waiting.join(1.5) or taker.is_held), seconds=60)
-        _is(pipeline, Phase.STANDING_BY)
-        eventually(lambda: not _is_read(source, settings), seconds=30)
-        source.execute("insert into entry values (2, 2)")
-        assert _rows(target) == [1]
+        eventually(lambda: source.execute(query, [oid]).fetchall() and is_taken(), seconds=60)
+        yield
     finally:
         taker.release()
-    eventually(lambda: _rows(target) == [1, 2], seconds=90)
 
 
 def test_a_second_pipeline_on_the_same_slot_is_refused_by_the_name_of_the_first(spark, settings, source, tmp_path):

@@ -1,13 +1,13 @@
-"""What a start of Spark prints, in a process of its own: nothing, unless something is wrong."""
+"""The output of a start of Spark, in a process of its own: none, unless something is wrong."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.spark import java_home, quick_settings
+from tests.support.servers.spark_session import java_home, quick_settings
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
 import os, sys
@@ -28,25 +28,22 @@ try:
     session.sql("select nothing from nowhere")
 except AnalysisException:
     pass
-if "complain" in java_options:
-    session._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.Trouble").error("a disk is full")
+print("the session was used", file=sys.stderr, flush=True)
+session._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.Trouble").error("a disk is full")
 session.stop()
 """
 
 
-def stderr_of(*options: str) -> str:
+def test_a_session_is_silent_until_spark_logs_an_error_and_leaves_the_environment_as_it_was() -> None:
     java = java_home()
-    java_options = " ".join([quick_settings(java)["spark.driver.extraJavaOptions"], *options])
-    command = [sys.executable, "-c", PROGRAM, java_options, str(java)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stderr
+    command = [sys.executable, "-c", PROGRAM, quick_settings(java)["spark.driver.extraJavaOptions"], str(java)]
 
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
 
-def test_a_session_starts_without_a_word_and_leaves_the_environment_as_it_was():
-    assert stderr_of() == ""
-
-
-def test_an_error_that_spark_logs_is_seen():
-    assert "spark ERROR Trouble: a disk is full" in stderr_of("-Dcomplain=yes")
+    used, _, logged = done.stderr.partition("the session was used\n")
+    assert used == ""
+    (line,) = logged.splitlines()
+    assert "spark ERROR Trouble: a disk is full" in line
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ def test_an_error_that_spark_logs_is_seen():
         ("nowhere", "spark.driver.port=0", "Spark's Java has ended before it was ready, and says above why"),
     ],
 )
-def test_a_spark_that_cannot_start_is_wrong_configuration(master, setting, said):
+def test_a_spark_that_cannot_start_is_wrong_configuration(master: str, setting: str, said: str) -> None:
     program = (
         "import sys; from headwater.spark import build_session;"
         "build_session('x', master=sys.argv[1], settings=dict([sys.argv[2].split('=')]))"

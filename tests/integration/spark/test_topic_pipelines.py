@@ -18,7 +18,7 @@ from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from headwater.errors import SettingsError, SinkError, SinkFenced, SinkUnavailable
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.letters import State, find_letter, list_letters
-from headwater.spark.pipeline import Pipeline
+from headwater.spark.pipeline import Pipeline, prepare
 from headwater.spark.settings import PipelineSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Sink, Span, Written
@@ -26,11 +26,13 @@ from headwater.spark.sinks.build import build_sinks
 from headwater.spark.sinks.replay import replay
 from headwater.spark.state import SinkReport
 from headwater.topics import Message
-from tests.nats_streams import fresh_namespace, stored
-from tests.servers import fresh_database
-from tests.topic_pipelines import changes_of, messages_of, write_pipeline
+from tests.support.brokers.nats_streams import fresh_namespace, stored
+from tests.support.servers.embedded import fresh_database
+from tests.support.stories.outbox_story import Relay
+from tests.support.topics.topic_pipelines import changes_of, messages_of, write_pipeline
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -92,46 +94,31 @@ def rows_of(target: Connection) -> list[int]:
     return sorted(int(n) for (n,) in found)
 
 
-def test_messages_become_rows_of_a_table_with_all_that_they_had(
+def test_messages_become_rows_with_all_that_they_had_once_also_when_a_batch_or_the_checkpoint_directory_is_lost(
     spark: SparkSession, connection: Connection, target: Connection, to_table: PipelineSettings
 ) -> None:
-    append(connection, 0, 50)
+    append(connection, 0, 30)
     topics.append_sync(connection, "orders", [Message(bytes(range(256)), None, None)])
     run(spark, to_table)
-    found = target.execute(
-        'select partition, "offset", key, payload, headers, created_at from message order by 1, 2'
-    ).fetchall()
+    found = target.execute('select partition, "offset", key, payload, headers, created_at from message order by 1, 2')
     expected = [
         (one.partition, one.offset, one.key, one.payload, one.headers, one.created_at)
         for one in messages_of(connection, "orders")
     ]
-    assert found == expected
+    assert found.fetchall() == expected
 
-
-def test_a_batch_that_comes_again_is_written_once_to_the_table(
-    spark: SparkSession, connection: Connection, target: Connection, to_table: PipelineSettings
-) -> None:
-    append(connection, 0, 30)
-    run(spark, to_table)
     forget_commit(to_table)
-    target.execute("delete from message where (select count(*) from message) = 30 and key = 'key 3'")
+    target.execute("delete from message where key is null or key = 'key 3'")
     append(connection, 30, 10)
     assert run(spark, to_table).skipped > 0, "the last batch came again"
-    found = rows_of(target)
-    assert [n for n in found if n >= 30] == list(range(30, 40)), "what came later is there"
-    assert [n for n in found if n < 30] == [n for n in range(30) if n % 7 != 3], "what was there, and deleted, stays away"
+    kept = [n for n in range(30) if n % 7 != 3]
+    assert rows_of(target) == [*kept, *range(30, 40)], "rows that were there, and deleted, stay away; later ones are there"
 
-
-def test_a_lost_checkpoint_directory_loses_and_repeats_nothing(
-    spark: SparkSession, connection: Connection, target: Connection, to_table: PipelineSettings
-) -> None:
-    append(connection, 0, 30)
-    run(spark, to_table)
     shutil.rmtree(to_table.checkpoint)
     connection.execute("update headwater.topic_cursor set next_offset = greatest(next_offset - 5, 0)")
-    append(connection, 30, 10)
+    append(connection, 40, 10)
     run(spark, to_table)
-    assert rows_of(target) == list(range(40))
+    assert rows_of(target) == [*kept, *range(30, 50)]
 
 
 def test_a_run_that_was_taken_over_cannot_write_to_the_table_any_more(
@@ -165,6 +152,28 @@ def test_a_table_that_cannot_hold_messages_is_refused_before_anything_is_read(
         run(spark, to_table)
 
 
+class Twice:
+    """A sink that has every batch written twice, as one whose commit was lost; counts what is left out the second time."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.name, self._sink = sink.name, sink
+        self.open, self.close = sink.open, sink.close
+        self.skipped = 0
+
+    def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
+        first = self._sink.write(batch, shape, span)
+        self.skipped += self._sink.write(batch, shape, span).skipped
+        return first
+
+
+def run_twice(spark: SparkSession, settings: PipelineSettings) -> int:
+    """Deliver every batch twice; returns how many messages were left out."""
+    (sink,) = build_sinks(settings)
+    twice = Twice(sink)
+    Pipeline(spark, settings, [twice], Event()).run(once=True)
+    return twice.skipped
+
+
 def test_messages_go_to_a_broker_once_under_the_name_of_their_place(
     spark: SparkSession, database: str, connection: Connection, nats: EmbeddedNats, tmp_path: Path
 ) -> None:
@@ -172,11 +181,8 @@ def test_messages_go_to_a_broker_once_under_the_name_of_their_place(
     source = {"type": "topic", "url": database, "topic": "orders", "max_rows": 20}
     sink = {"type": "nats", "url": nats.url, "subject": name + ".{topic}", "stream": name, "stream_subjects": [f"{name}.>"]}
     settings = load(write_pipeline(tmp_path, "copy", source, sink), {})
-    append(connection, 0, 50)
-    run(spark, settings)
-    forget_commit(settings)
-    append(connection, 50, 10)
-    assert run(spark, settings).skipped > 0, "the last batch came again"
+    append(connection, 0, 60)
+    assert run_twice(spark, settings) == 60
     found = stored(NatsAccess(url=nats.url), name)
     expected = {f"orders/{one.partition}/{one.offset}": one for one in messages_of(connection, "orders")}
     ids = [one.headers["Nats-Msg-Id"] for one in found]
@@ -199,9 +205,7 @@ def test_a_transform_of_messages_sees_offset_and_partition_and_leaves_the_order_
     file.write_text(file.read_text() + '\n[transform]\nfilter = "commit_lsn % 2 = 0"\n')
     settings = load(file, {})
     append(connection, 0, 40)
-    run(spark, settings)
-    forget_commit(settings)
-    assert run(spark, settings).skipped > 0, "the last batch came again"
+    assert run_twice(spark, settings) > 0
     found = target.execute('select partition, "offset" from message order by 1, 2').fetchall()
     assert found == [
         (one.partition, one.offset)
@@ -228,15 +232,16 @@ def change(connection: Connection, first: int, count: int) -> None:
         connection.execute("update item set name = %s where id = %s", [f"second {n}", n])
 
 
-class Stumbling:
-    """A sink whose first batch of changes is written, and then failed: it comes again. Counts what it leaves out then."""
+class Stumbling(Twice):
+    """A sink whose first batch of changes is written and then failed, so that it comes again; rows are written twice."""
 
     def __init__(self, sink: Sink) -> None:
-        self.name, self._sink = sink.name, sink
-        self.open, self.close = sink.open, sink.close
-        self.stumbled, self.skipped = False, 0
+        super().__init__(sink)
+        self.stumbled = False
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
+        if span.loading is not None:
+            return super().write(batch, shape, span)
         written = self._sink.write(batch, shape, span)
         self.skipped += written.skipped
         if written.changes and not self.stumbled:
@@ -245,74 +250,50 @@ class Stumbling:
         return written
 
 
-def run_stumbling(spark: SparkSession, settings: PipelineSettings) -> int:
-    """How many changes were left out when their batch came again."""
-    (sink,) = build_sinks(settings)
-    stumbling = Stumbling(sink)
-    Pipeline(spark, settings, [stumbling], Event()).run(once=True)
-    return stumbling.skipped
-
-
 def told(connection: Connection) -> list[tuple[str, int, str]]:
     return [(one["op"], one["after"]["id"], one["after"]["name"]) for one in changes_of(connection, "orders")]
 
 
-def test_changes_become_messages_once_also_when_a_batch_comes_again(
+def test_rows_and_changes_become_messages_once_also_when_a_batch_comes_again(
     spark: SparkSession, connection: Connection, from_changes: PipelineSettings
 ) -> None:
-    change(connection, 0, 5)
-    run(spark, from_changes)
-    assert sorted(told(connection)) == [("r", n, f"second {n}") for n in range(5)], "what was there is read as a whole"
-    change(connection, 5, 25)
-    assert run_stumbling(spark, from_changes) == 50
-    expected = Counter(
-        [("r", n, f"second {n}") for n in range(5)]
-        + [entry for n in range(5, 30) for entry in (("c", n, f"first {n}"), ("u", n, f"second {n}"))]
-    )
-    assert Counter(told(connection)) == expected, "lost 0, twice 0"
+    change(connection, 0, 30)
+    rows = [("r", n, f"second {n}") for n in range(30)]
+    changes = [entry for n in range(30, 55) for entry in (("c", n, f"first {n}"), ("u", n, f"second {n}"))]
+    (sink,) = build_sinks(from_changes)
+    stumbling = Stumbling(sink)
+    with Relay(spark, from_changes, [stumbling]) as relay:
+        eventually(lambda: stumbling.skipped == 30, seconds=120)
+        assert sorted(told(connection)) == rows, "rows that were there are read, and appended once"
+        change(connection, 30, 25)
+        # The first batch of them is written before it fails, so its messages come again.
+        eventually(lambda: stumbling.skipped > 30 and len(told(connection)) >= len(rows + changes), seconds=120)
+        relay.require_life()
+    assert Counter(told(connection)) == Counter(rows + changes), "lost 0, twice 0"
     messages = messages_of(connection, "orders")
     assert len({one.partition for one in messages}) > 1
     assert {(one.headers or {})["table"] for one in messages} == {"public.item"}
     by_key: dict[str, list[str]] = defaultdict(list)
     for one in messages:
         by_key[str(one.key)].append((one.headers or {})["op"])
-    assert all(by_key[json.dumps({"id": n}).replace(" ", "")] == ["c", "u"] for n in range(5, 30))
+    assert all(by_key[json.dumps({"id": n}).replace(" ", "")] == ["c", "u"] for n in range(30, 55))
 
 
-def test_rows_of_a_whole_table_are_appended_once_also_when_their_batch_comes_again(
-    spark: SparkSession, connection: Connection, from_changes: PipelineSettings
-) -> None:
-    change(connection, 0, 30)
-    (sink,) = build_sinks(from_changes)
-
-    class Twice:
-        """Has every batch written twice, as a batch is whose commit was lost while its attempt lives on."""
-
-        name = sink.name
-        open, close = staticmethod(sink.open), staticmethod(sink.close)
-        skipped = 0
-
-        def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
-            first = sink.write(batch, shape, span)
-            self.skipped += sink.write(batch, shape, span).skipped
-            return first
-
-    twice = Twice()
-    Pipeline(spark, from_changes, [twice], Event()).run(once=True)
-    assert twice.skipped == 30
-    assert sorted(told(connection)) == [("r", n, f"second {n}") for n in range(30)]
-
-
-def test_a_transform_of_changes_is_appended_once_too(
+def test_a_transform_of_rows_and_changes_is_appended_once_too(
     spark: SparkSession, connection: Connection, from_changes: PipelineSettings, tmp_path: Path
 ) -> None:
     file = tmp_path / "headwater.toml"
     file.write_text(file.read_text() + "\n[transform]\nfilter = \"op <> 'u'\"\n")
     settings = load(file, {})
     change(connection, 0, 5)
-    run(spark, settings)
-    change(connection, 5, 20)
-    assert run_stumbling(spark, settings) == 20
+    (sink,) = build_sinks(settings)
+    twice = Twice(sink)
+    with Relay(spark, settings, [twice]) as relay:
+        eventually(lambda: twice.skipped == 5, seconds=120)
+        change(connection, 5, 20)
+        eventually(lambda: twice.skipped >= 25, seconds=120)
+        relay.require_life()
+    assert twice.skipped == 25
     expected = [("r", n, f"second {n}") for n in range(5)] + [("c", n, f"first {n}") for n in range(5, 25)]
     assert Counter(told(connection)) == Counter(expected)
 
@@ -324,7 +305,7 @@ def test_a_change_that_is_too_large_for_the_topic_is_a_dead_letter_and_the_other
     slot = f"k_{tmp_path.name[-8:]}".lower().replace("-", "_")
     source = {"type": "changes", "url": database, "tables": ["public.item"], "slot": slot, "snapshot": "never"}
     settings = load(write_pipeline(tmp_path, "copy", source, {"type": "topic", "topic": "small"}), {})
-    run(spark, settings)
+    prepare(settings)
     connection.execute("insert into item values (1, 'a'), (2, repeat('b', 3000)), (3, 'c')")
     run(spark, settings)
     assert [one["after"]["id"] for one in changes_of(connection, "small")] == [1, 3]

@@ -10,9 +10,9 @@ from headwater.errors import TransformError
 from headwater.spark.settings import TransformSettings
 from headwater.spark.shape import ENVELOPE
 from headwater.spark.transform import apply_transform, check_transform
-from tests.spark import java_home, quick_settings
+from tests.support.servers.spark_session import java_home, quick_settings
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -70,7 +70,8 @@ def test_a_function_gets_the_changes_and_gives_others(changes, module):
 
 def test_sql_works_in_the_session_of_a_micro_batch(spark, changes, tmp_path):
     settings = TransformSettings(sql="select * from changes where op = 'u'")
-    source, seen = tmp_path / "source", []
+    source = tmp_path / "source"
+    seen: list[int] = []
     changes.coalesce(1).write.parquet(str(source))
 
     def deliver(batch, _number):

@@ -16,7 +16,7 @@ from headwater.postgres.connect import connect_sync
 from headwater.postgres.statements import fetch_sync
 from headwater.topics import Message, statements
 from headwater.topics.message import partition_of
-from tests.topic_log import read_from, read_log
+from tests.support.topics.topic_log import payload_of, place_of, read_from, read_log
 
 # Whoever waited for a lock at all would fail.
 IMPATIENT = "-c lock_timeout=1"
@@ -181,8 +181,9 @@ def follow(url, topic, writers_are_done):
             is_last = writers_are_done.is_set()
             topics.number_sync(connection, topic)
             for message in read_from(connection, topic, offsets):
-                assert message.offset == offsets[message.partition]
-                offsets[message.partition] += 1
+                partition, offset = place_of(message)
+                assert offset == offsets[partition]
+                offsets[partition] += 1
                 seen.append(message)
             if is_last:
                 return seen
@@ -202,13 +203,13 @@ def test_a_reader_misses_nothing_of_writers_that_commit_late_and_roll_back(topic
         seen = [follower.result() for follower in followers]
     log = read_log(connection, orders)
     for one in seen:
-        assert sorted(one, key=lambda message: (message.partition, message.offset)) == log
-    assert {one.payload.decode() for one in log} == set(commits)
+        assert sorted(one, key=place_of) == log
+    assert {payload_of(one).decode() for one in log} == set(commits)
     assert len(log) == len(commits)
     for partition in range(orders.partitions):
         latest = 0.0
         for message in (one for one in log if one.partition == partition):
-            commit = commits[message.payload.decode()]
+            commit = commits[payload_of(message).decode()]
             assert commit.ended >= latest, "a commit that had ended before another one began stands behind it"
             latest = max(latest, commit.began)
 
@@ -225,7 +226,7 @@ def test_several_who_number_at_once_number_everything_once(topics_url, connectio
         counts = [pool.submit(number_all) for _ in range(4)]
         assert sum(one.result() for one in counts) == 60
     log = read_log(connection, orders)
-    assert sorted(int(one.payload) for one in log) == list(range(60))
+    assert sorted(int(payload_of(one)) for one in log) == list(range(60))
     for partition in range(2):
         offsets = [one.offset for one in log if one.partition == partition]
         assert offsets == list(range(len(offsets)))

@@ -9,8 +9,8 @@ from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.backoff import Backoff
 from headwater.topics import Message, Subscriber, line, subscribe
-from tests.proxy import Proxy
-from tests.subscribing import numbers, quick, reading, until
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import numbers, quick, reading, until
 
 MODES = pytest.mark.parametrize("mode", ["partition", "shared"])
 
@@ -34,7 +34,7 @@ def dead(connection):
 
 async def read_until_poisoned(url, settings):
     """What was given out until a member met the number 7, and ended for that."""
-    given: list[object] = []
+    given: list[int] = []
     async with reading(url, "single", "billing", settings) as member:
         while await given_soon(member, given):
             if 7 in given:
@@ -69,7 +69,7 @@ async def test_what_ends_its_readers_again_and_again_is_put_aside(topics_url, co
 
 @MODES
 async def test_what_a_handler_cannot_deal_with_is_put_aside_and_the_others_go_on(topics_url, connection, single, mode):
-    done: list[object] = []
+    done: list[int] = []
     finished = asyncio.Event()
 
     async def handle(batch):
@@ -94,7 +94,7 @@ async def test_what_a_handler_cannot_deal_with_is_put_aside_and_the_others_go_on
 
 
 async def test_a_handler_that_fails_once_gets_the_batch_again(topics_url, connection, single):
-    calls: list[list[object]] = []
+    calls: list[list[int]] = []
     finished = asyncio.Event()
 
     async def handle(batch):

@@ -13,8 +13,8 @@ from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.connect import connect, connect_sync
 from headwater.topics import Message, Subscriber
-from tests.proxy import Proxy
-from tests.subscribing import numbers, owners, quick, reading, running, until
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import numbers, owners, quick, reading, running, until
 
 # A member that says what it was given, batch by batch, and commits all but the last; then it waits to be killed.
 MEMBER = """
@@ -46,6 +46,7 @@ def append(connection, topic, count):
 def killed_in_its_third_batch(url, mode, delivery):
     """What a member was given before it was killed with SIGKILL."""
     with subprocess.Popen([sys.executable, "-c", MEMBER, url, mode, delivery], stdout=subprocess.PIPE, text=True) as member:
+        assert member.stdout is not None
         given = [[int(number) for number in member.stdout.readline().split()] for _ in range(3)]
         member.send_signal(signal.SIGKILL)
     return given
@@ -135,7 +136,7 @@ async def test_no_later_commit_passes_over_a_batch_whose_transaction_is_rolled_b
 async def test_batches_of_one_transaction_come_one_after_the_other(topics_url, connection, orders):
     append(connection, orders, 20)
     async with reading(topics_url, "orders", "billing", quick(max_messages=5)) as member, await connect(topics_url) as own:
-        received: list[object] = []
+        received: list[int] = []
         async with own.transaction():
             for _ in range(4):
                 batch = await member.next()
@@ -165,7 +166,7 @@ async def test_a_partition_changes_hands_when_the_transaction_of_its_commit_has_
 async def test_a_handler_whose_transaction_is_rolled_back_gets_the_batch_again(topics_url, connection, orders, mode):
     connection.execute("create table effect (n integer primary key)")
     append(connection, orders, 10)
-    calls: list[list[object]] = []
+    calls: list[list[int]] = []
     own = await connect(topics_url)
 
     async def handle(batch):
@@ -188,8 +189,8 @@ async def test_a_handler_whose_transaction_is_rolled_back_gets_the_batch_again(t
 @MODES
 async def test_a_batch_that_fails_while_the_database_is_away_comes_again(topics_url, connection, orders, mode, caplog):
     append(connection, orders, 6)
-    calls: list[list[object]] = []
-    done: list[object] = []
+    calls: list[list[int]] = []
+    done: list[int] = []
     with Proxy(topics_url) as proxy:
 
         async def handle(batch):

@@ -17,9 +17,9 @@ from headwater.topics import Line, Message, Producer, Subscriber
 from headwater.topics import line as lines
 from headwater.topics.message import partition_of
 from headwater.topics.reader import Found
-from tests.pooler import pooler
-from tests.proxy import Proxy
-from tests.subscribing import Reading, numbers, owners, quick, reading, until
+from tests.support.servers.pooler import pooler
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import Reading, numbers, owners, quick, reading, until
 
 SQL = parse("""
 -- name: sleep
@@ -122,6 +122,7 @@ async def test_what_was_staged_is_numbered_once_for_all_members(topics_url, conn
             append(connection, orders, 1)
             waiting = [asyncio.create_task(member.next()) for member in members]
             await until(lambda: line._numbering)
+            # That nobody else begins is told by time alone.
             await asyncio.sleep(0.1)
             numbering = [call for call in asked.call_args_list if call.args[0].name == "number_staged"]
         assert len(numbering) == 1
@@ -196,7 +197,7 @@ async def test_one_who_leaves_takes_the_bell_from_nobody(topics_url, connection,
 async def test_a_commit_to_a_group_that_was_dropped_is_refused(topics_url, connection, orders, delivery):
     append(connection, orders, 1)
     async with reading(topics_url, "orders", "billing", quick(delivery=delivery)) as member:
-        reader = member.subscriber._reader
+        reader = member.reader
         while await reader.poll() is not Found.SOME:
             pass
         parts = await reader.take()
@@ -256,6 +257,7 @@ async def test_a_commit_that_is_under_way_when_its_line_is_closed_comes_to_its_e
             committing = asyncio.create_task(batch.commit())
             await until(lambda: connection.execute(WAITING).fetchone())
             closing = asyncio.create_task(line.close())
+            # That it is not broken off is told by time alone.
             await asyncio.sleep(0.1)
             assert not committing.done()
         await committing
@@ -282,6 +284,7 @@ async def test_connections_that_were_not_used_for_long_are_not_used_again(topics
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'headwater subscriber'"
         )
+        # Longer than connections are kept.
         await asyncio.sleep(0.1)
         assert await line.fetch(ONE) == [1]
 
@@ -352,7 +355,7 @@ async def test_a_loop_that_was_left_does_not_close_the_one_that_goes_on(topics_u
     async for batch in subscriber:
         await batch.commit()
         break
-    waiting = asyncio.create_task(anext(aiter(subscriber)))
+    waiting = asyncio.create_task(Reading(subscriber).next())
     # The first one is collected, and ends, while the second one waits.
     await asyncio.sleep(0.2)
     append(connection, orders, 1)
@@ -379,15 +382,16 @@ async def test_a_handler_that_cannot_be_waited_for_puts_nothing_aside(topics_url
 
 async def test_what_is_no_handler_no_settings_and_no_url_is_refused_by_what_it_is(topics_url):
     with pytest.raises(TopicError, match="the handler is a int"):
-        await Subscriber(topics_url, "orders", "billing").run(3)
-    for kind in (Producer, Subscriber):
-        with pytest.raises(SettingsError, match="the settings are a dict; give a"):
-            kind(topics_url, "orders", **({"group": "billing"} if kind is Subscriber else {}), settings={"lease": 3})
+        await Subscriber(topics_url, "orders", "billing").run(3)  # type: ignore[arg-type]  # no handler
+    with pytest.raises(SettingsError, match="the settings are a dict; give a"):
+        Producer(topics_url, "orders", {"lease": 3})  # type: ignore[arg-type]  # no settings
+    with pytest.raises(SettingsError, match="the settings are a dict; give a"):
+        Subscriber(topics_url, "orders", "billing", {"lease": 3})  # type: ignore[arg-type]  # no settings
     with pytest.raises(SettingsError, match="not by a Line"):
-        async with Producer(Line(topics_url), "orders"):
+        async with Producer(Line(topics_url), "orders"):  # type: ignore[arg-type]  # no URL
             pass
     with pytest.raises(SettingsError, match="not by a NoneType"):
-        async with Subscriber(None, "orders", "billing"):
+        async with Subscriber(None, "orders", "billing"):  # type: ignore[arg-type]  # no URL
             pass
 
 

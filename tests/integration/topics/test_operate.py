@@ -8,7 +8,7 @@ from headwater import topics
 from headwater.errors import TopicError
 from headwater.topics import Message
 from headwater.topics.message import partition_of
-from tests.subscribing import numbers, reading
+from tests.support.topics.subscribers import numbers, reading
 
 BY_NAME = ("find_group", "drop_group", "pause", "resume", "list_dead", "replay_dead")
 # What others take.

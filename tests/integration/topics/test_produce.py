@@ -15,10 +15,10 @@ from headwater.postgres.connect import connect, connect_sync
 from headwater.postgres.statements import fetch, fetch_sync
 from headwater.topics import Message, Placed, Producer, ProducerSettings, produce_statements
 from headwater.topics.append import encode_messages, frame_messages
-from tests.pooler import pooler
-from tests.proxy import Proxy
-from tests.servers import postgres_settings
-from tests.topic_log import read_log
+from tests.support.servers.embedded import postgres_settings
+from tests.support.servers.pooler import pooler
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.topic_log import place_of, read_log
 
 QUIET = ProducerSettings(rings=False, maintain_every=None)
 
@@ -139,7 +139,7 @@ async def test_messages_of_a_key_keep_their_order_while_those_without_use_anothe
     for key in ("a", "b"):
         places = [place for message, place in zip(sent, placed, strict=True) if message.key == key]
         assert places == sorted(places)
-    read = {Placed(message.partition, message.offset): message.payload for message in read_log(connection, topic)}
+    read = {place_of(message): message.payload for message in read_log(connection, topic)}
     assert read == dict(zip(placed, payloads(sent), strict=True))
 
 
@@ -149,7 +149,7 @@ async def test_a_bad_message_fails_its_own_send_only(topics_url, connection, sin
             producer.send(Message(b"good")),
             producer.send(Message(b"x" * 2_000_000)),
             producer.send_many([Message(b"fine"), Message(object())]),
-            producer.send(b"bytes"),
+            producer.send(b"bytes"),  # type: ignore[arg-type]  # no message, which is refused
             return_exceptions=True,
         )
     assert good == Placed(0, 0)
@@ -236,7 +236,9 @@ async def test_senders_go_on_when_the_server_was_restarted():
             topics.prepare_topics(connection)
             topic = topics.create_sync(connection, "single")
         async with Producer(server.url, "single", QUIET) as producer:
-            stopped, sent, progress = False, [], asyncio.Queue()
+            stopped = False
+            sent: list[tuple[object, Placed]] = []
+            progress: asyncio.Queue[None] = asyncio.Queue()
 
             async def send():
                 while not stopped:
@@ -253,7 +255,7 @@ async def test_senders_go_on_when_the_server_was_restarted():
             await sending
         with closing(connect_sync(server.url)) as connection:
             log = read_log(connection, topic)
-    assert [(message.payload, Placed(0, message.offset)) for message in log] == sent
+    assert [(message.payload, place_of(message)) for message in log] == sent
 
 
 async def test_a_server_that_does_not_come_back_is_given_up(topics_url, single):
@@ -307,7 +309,7 @@ async def test_a_sender_that_is_cancelled_while_it_waits_sends_nothing(topics_ur
             cancelled, second = (asyncio.create_task(producer.send(Message(body))) for body in (b"cancelled", b"second"))
             await asyncio.sleep(0)
             cancelled.cancel()
-        assert await asyncio.gather(first, second) == [Placed(0, 0), Placed(0, 1)]
+        assert [await first, await second] == [Placed(0, 0), Placed(0, 1)]
     assert payloads(read_log(connection, single)) == [b"first", b"second"]
 
 

@@ -14,7 +14,7 @@ from headwater.postgres.statements import fetch_sync
 from headwater.topics import Message, Topic, retention, statements
 from headwater.topics.message import partition_of
 from headwater.topics.retention import maintain, trim
-from tests.topic_log import read_from, read_log
+from tests.support.topics.topic_log import read_from, read_log
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from headwater.postgres.connect import connect
 from headwater.postgres.statements import fetch, fetch_sync
 from headwater.topics import Message, group_statements
 from headwater.topics.window import window
-from tests.subscribing import numbers, quick, reading
-from tests.waiting import writes_nothing
+from tests.support.topics.subscribers import numbers, quick, reading
+from tests.support.waiting import writes_nothing
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_readers_of_one_partition_have_disjoint_ranges_at_once(topics_url,
 
 async def test_all_of_it_is_read_once_by_many(topics_url, connection, single):
     append(connection, single, 1000)
-    received: list[object] = []
+    received: list[int] = []
     finished = asyncio.Event()
 
     async def read(member):

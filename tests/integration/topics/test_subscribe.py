@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,9 +14,11 @@ from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.connect import connect, connect_sync
 from headwater.topics import Message, Producer, Subscriber
-from tests.proxy import Proxy
-from tests.subscribing import Reading, numbers, owners, quick, reading, until
-from tests.waiting import writes_nothing
+from headwater.topics.owned import Owned
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.topics.subscribers import Reading, number_of, numbers, owners, quick, reading, until
+from tests.support.topics.topic_log import payload_of, place_of
+from tests.support.waiting import writes_nothing
 
 LISTENERS = "select 1 from pg_stat_activity where application_name = 'headwater bell' and query ilike '%listen%'"
 
@@ -55,8 +58,9 @@ async def test_a_subscriber_gets_what_was_appended_in_order(topics_url, connecti
     assert len(batch) == 100
     places = [(message.partition, message.offset) for message in batch.messages]
     assert places == sorted(places)
-    assert sorted(message.json()["n"] for message in batch.messages) == list(range(100))
-    assert all(message.headers == {"n": str(message.json()["n"])} for message in batch.messages)
+    values: list[Any] = [message.json() for message in batch.messages]
+    assert sorted(value["n"] for value in values) == list(range(100))
+    assert [message.headers for message in batch.messages] == [{"n": str(value["n"])} for value in values]
     assert [lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")] == [0, 0]
 
 
@@ -84,8 +88,8 @@ async def test_what_came_with_a_commit_is_forgotten_when_partitions_change_hands
     async with reading(topics_url, "single", "billing", quick(max_messages=1)) as member:
         batch = await member.next()
         await batch.commit()
-        reader = member.subscriber._reader
-        assert reader._carried
+        reader = member.reader
+        assert isinstance(reader, Owned) and reader._carried
         topics.seek_sync(connection, "single", "billing", 0)
         await reader._refresh()
         # From where the group stands now, and not as if what is before had been removed.
@@ -106,10 +110,11 @@ async def test_large_messages_come_a_few_at_a_time(topics_url, connection):
     for n in range(6):
         topics.append_sync(connection, topic, [Message(bytes([n]) * 300_000)])
     async with reading(topics_url, "large", "billing", quick(max_bytes=500_000)) as member:
-        sizes, got = [], []
+        sizes: list[int] = []
+        got: list[int] = []
         while len(got) < 6:
             batch = await member.next()
-            got += [message.payload[0] for message in batch.messages]
+            got += [payload_of(message)[0] for message in batch.messages]
             sizes.append(len(batch))
     assert got == list(range(6))
     assert sizes == [2, 2, 2]
@@ -340,8 +345,10 @@ async def test_members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys(
                 except TimeoutError:
                     return
                 for message in batch.messages:
-                    received.append((int(message.key), message.json()))
-                    seen[message.json()] = message.offset
+                    number = number_of(message)
+                    assert message.key is not None
+                    received.append((int(message.key), number))
+                    seen[number] = place_of(message).offset
                 await batch.commit()
 
     async def members(lengths):

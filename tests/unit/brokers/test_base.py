@@ -2,7 +2,7 @@ import pytest
 
 from headwater.brokers.base import check_template, cloud_event, destinations
 from headwater.errors import SettingsError
-from tests.conformance.brokers import message, messages
+from tests.conformance.broker_contract import message, messages
 
 
 @pytest.mark.parametrize("template", ["{topic}", "{type}", "shop.{topic}.{type}", "all"])

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from headwater.brokers.base import cloud_event
 from headwater.brokers.columns import event_columns, gathered, header_entries, holders, instants
 from headwater.model import Messages
-from tests.conformance.brokers import CREATED_AT_TEXT, message, messages
+from tests.conformance.broker_contract import CREATED_AT_TEXT, message, messages
 
 ROWS = messages(
     message("a", headers={"x": "1", "y": "2"}, key="k"),

@@ -9,11 +9,12 @@ import pytest
 from headwater.capture.assemble import Assembler
 from headwater.errors import DecodeError
 from headwater.model import Change, LogicalMessage, Lsn
+from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.rows import decode_rows
-from tests import pgoutput_writer as write
-from tests.capturing import open_files
 from tests.data.record import VERSIONS, load
-from tests.recorded import TYPES, batches, changes, line
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.captured_database import open_files, row_after
+from tests.support.capture.recordings import TYPES, batches, changes, line
 
 RELATION = write.relation(1, "t", [("id", 23, -1, True)])
 
@@ -21,7 +22,7 @@ RELATION = write.relation(1, "t", [("id", 23, -1, True)])
 def _rows(found):
     """Commit, ordinal and id of each insert."""
     rows = [change for batch in found for change in decode_rows(batch, TYPES)]
-    return [(row.position.commit_lsn, row.position.ordinal, row.after["id"]) for row in rows if isinstance(row, Change)]
+    return [(row.position.commit_lsn, row.position.ordinal, row_after(row)["id"]) for row in rows if isinstance(row, Change)]
 
 
 def _transaction(commit: int, *ids: int) -> list[bytes]:
@@ -150,7 +151,8 @@ def test_a_slot_that_decodes_at_prepare_is_refused_with_the_remedy():
 def test_nothing_is_left_in_the_spill_directory_whether_committed_aborted_or_dropped(tmp_path):
     stream = load("streamed", 18)
     assembler = Assembler(10_000, tmp_path)
-    opened, held = [], []
+    opened: list[int] = []
+    held: list[Batch] = []
     for message in stream:
         held += assembler.feed([memoryview(message)])
         opened.append(open_files(tmp_path))

@@ -69,8 +69,8 @@ def test_every_setting_can_be_written(tmp_path):
     common = {"sender", "queue", "answer_within"}
     for section, settings in ((ApiSection, ApiSettings), (SendSection, SendSettings)):
         assert set(section.model_fields) == {one.name for one in fields(settings)} - common
-    for section, settings in ((SmtpSection, SmtpSettings), (HttpSection, HttpSettings)):
-        assert list(section.model_fields) == [one.name for one in fields(settings)]
+    for provider, of_provider in ((SmtpSection, SmtpSettings), (HttpSection, HttpSettings)):
+        assert list(provider.model_fields) == [one.name for one in fields(of_provider)]
     found = load(
         tmp_path,
         f"""from = "Shop <shop@example.com>"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headwater.cli.slots import is_orphan, is_ours
-from tests.unit.postgres.values import SLOT
+from tests.support.capture.catalog_values import SLOT
 
 OURS = replace(SLOT, name="headwater_shop")
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from threading import Event
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,13 +50,8 @@ def test_what_is_not_known_is_said(variables, wanted, said, caplog):
 def test_a_collector_that_does_not_answer_holds_nobody_up(monkeypatch, caplog):
     monkeypatch.setattr(tracing, "_FLUSH_SECONDS", 0.01)
     answered = Event()
-
-    class Provider:
-        def shutdown(self):
-            answered.wait()
-
     with caplog.at_level(logging.WARNING):
-        tracing._flush(Provider())
+        tracing._flush(Mock(shutdown=answered.wait))
     answered.set()
     assert "did not take the last spans within 0.01 s, and they are lost" in caplog.text
 

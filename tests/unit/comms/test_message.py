@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from headwater.comms.faults import faults_of, sentence
 from headwater.comms.message import MAX_BYTES, MAX_TEXT, Attachment, Email
 from headwater.comms.pack import contents_of, pack, unpack, wanted_of
-from tests.emails import email
+from tests.support.queue.emails import email
 
 WHOLE = {"from": "shop@example.com", "to": ["zoe@example.com"], "text": "x"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headwater.comms.mime import Letter, stable_id
-from tests.emails import AT, email, letter
+from tests.support.queue.emails import AT, email, letter
 
 
 def parsed(sent: Letter):

@@ -4,7 +4,7 @@ import pytest
 
 from headwater.comms.mime import Letter
 from headwater.comms.template import FIELDS, default_body, fill, form_faults, values_of
-from tests.emails import letter
+from tests.support.queue.emails import letter
 
 
 def test_every_field_that_may_be_named_has_a_value():

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.creek.decode import Decoder, Schema, WalMessage, decode_message
@@ -23,10 +23,11 @@ from headwater.errors import MessageError
 from headwater.model import Lsn, Op
 from headwater.postgres.replication.messages import Relation
 from headwater.postgres.types import to_python
-from tests.creek import avro
-from tests.creek import relation as table
-from tests.unit.creek.reference import TYPES
-from tests.unit.creek.test_encode import GOLDEN, OTHER, ROW, WIDE
+from tests.support.creek.avro_reference import TYPES
+from tests.support.creek.avro_vectors import WIDE, WIDE_ROWS
+from tests.support.creek.fastavro_producer import avro
+from tests.support.creek.fastavro_producer import relation as table
+from tests.unit.creek.test_encode import GOLDEN, OTHER
 
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
@@ -242,8 +243,7 @@ def valid(row: dict[str, str | None]) -> dict[str, str | None]:
     return {name: VALID.get(name, {}).get(text or "", text) for name, text in row.items()}
 
 
-@settings(max_examples=30)
-@given(st.lists(ROW.map(valid), max_size=3))
+@given(st.lists(WIDE_ROWS.map(valid), max_size=3))
 def test_any_row_comes_back_as_the_values_and_the_texts_that_it_was_made_from(rows):
     names = [column.name for column in WIDE.columns]
     batch = pa.RecordBatch.from_pydict({name: pa.array([row[name] for row in rows], pa.string()) for name in names})

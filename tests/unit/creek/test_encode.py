@@ -1,7 +1,5 @@
 """Changes and rows to the wire: Creek's own packets, what each operation carries, order, and every value read back."""
 
-import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,28 +8,36 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.creek.encode import MAGIC, Encoded, encode_batch, encode_read, encode_rows
+from headwater.creek.encode import Encoded, encode_batch, encode_read, encode_rows
 from headwater.creek.framing import frame_all
 from headwater.creek.names import Generation
-from headwater.creek.schema import row_record, row_schema, wal_schema
+from headwater.creek.schema import row_schema, wal_schema
 from headwater.errors import DecodeError
-from headwater.model import UNCHANGED, Change, Lsn
+from headwater.model import UNCHANGED, Lsn
 from headwater.postgres.replication.batch import Batch, lay_out
 from headwater.postgres.replication.messages import Begin, Relation
 from headwater.postgres.replication.protocol import POSTGRES_EPOCH
-from headwater.postgres.replication.rows import decode_rows
-from headwater.postgres.types.literals import join_array
-from tests import pgoutput_writer as write
-from tests.recorded import batches
-from tests.streams import streams
-from tests.unit.creek import reference
-from tests.unit.creek.reference import NUMERIC_10_5, NUMERIC_12_2, NUMERIC_38_10, NUMERIC_100_50, OIDS, TYPES, relation
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.change_streams import streams
+from tests.support.creek import avro_reference as reference
+from tests.support.creek.avro_reference import (
+    NUMERIC_12_2,
+    OIDS,
+    TYPES,
+    relation,
+)
+from tests.support.creek.avro_vectors import (
+    SENT_AT,
+    WIDE,
+    WIDE_ROWS,
+    require_same_as_fastavro,
+    require_told_in_order,
+    values,
+)
 
-LONG = bool(os.environ.get("HEADWATER_LONG"))
 # PostgreSQL counts microseconds from 2000-01-01.
 COMMITTED_AT = 1_700_000_000_000_000
 MICROS = COMMITTED_AT - 946_684_800_000_000
-SENT_AT = 1_700_000_000_500_000
 LSN, PREVIOUS = Lsn.parse("0/17FA337"), Lsn.parse("0/17FA0E5")
 OTHER = relation("other", ("id", "int4", True), ("data", "text", False))
 
@@ -70,19 +76,6 @@ def encoded(messages: Sequence[bytes], generation: Generation = Generation.ONE, 
         sent_at=SENT_AT,
         previous=PREVIOUS,
     )
-
-
-def values(each: Encoded) -> list[dict[str, Any]]:
-    """The messages as read under the schema that each of them names."""
-    schemas = {schema.fingerprint: schema for schema in (each.schema, each.widened) if schema is not None}
-    found = []
-    for payload in each.payloads.to_pylist():
-        assert payload[:2] == MAGIC
-        schema = schemas[payload[2:10]]
-        value = reference.read(schema.text, payload[10:])
-        assert value["fingerprint"] == schema.name
-        found.append(value)
-    return found
 
 
 def rows_of(each: Encoded) -> list[tuple[str, Any, Any]]:
@@ -176,6 +169,7 @@ def test_columns_that_the_server_did_not_send_are_null_and_named():
             write.update(table.oid, [UNCHANGED, None, UNCHANGED, "3"], ["long key", None, None, None]),
         )
     )
+    assert found.unchanged is not None
     assert found.unchanged.to_pylist() == ["a%2C%20b,%C3%BC", None, "%C3%BC"]
     a, u = "a_x2C__x20_b", "_xC3__xBC_"
     assert rows_of(found) == [
@@ -310,7 +304,7 @@ def test_a_key_that_does_not_fit_widens_old_and_new_rows_alike():
 
 def test_only_rows_with_a_value_in_a_numeric_without_limits_are_widened():
     table = relation("free", ("id", "int4", True), ("n", "numeric", False), ("d", "numeric", False, NUMERIC_12_2))
-    rows = [["1", None, None], ["2", "5", "1.00"], ["3", None, "NaN"], ["4", None, "1.00"]]
+    rows: list[list[str | None]] = [["1", None, None], ["2", "5", "1.00"], ["3", None, "NaN"], ["4", None, "1.00"]]
     (found,) = encoded(transaction(described(table), *(write.insert(table.oid, row) for row in rows)))
     assert [value["after"] for value in values(found)] == [
         {"id": 1, "n": None, "d": None},
@@ -375,105 +369,16 @@ def test_a_key_without_value_is_refused():
         encoded(transaction(described(OTHER), write.insert(OTHER.oid, [None, "x"])))
 
 
-@settings(
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    deadline=None,
-    max_examples=1000 if LONG else 30,
-)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=30)
 @given(streams(), st.sampled_from(Generation))
-def test_any_stream_of_changes_is_told_whole_and_in_order(messages, generation):
-    for batch in batches(messages):
-        changes = [each for each in decode_rows(batch, TYPES) if isinstance(each, Change)]
-        found = encode_batch(batch, TYPES, database="d", generation=generation, sent_at=SENT_AT, previous=Lsn(0))
-        told = []
-        for each in found:
-            places = list(zip(each.places.commit_lsn.tolist(), each.places.ordinal.tolist(), strict=True))
-            assert sorted(places) == places
-            told += list(zip(places, values(each), strict=True))
-        told.sort(key=lambda pair: pair[0])
-        assert [place for place, _ in told] == [tuple(map(int, change.position)) for change in changes]
-        for (_, value), change in zip(told, changes, strict=True):
-            assert value["source"]["lsn"] == str(change.position.commit_lsn)
-            assert (value["source"]["table"], value["source"]["tx_id"]) == (change.table, change.xid)
-            after = None if change.after is None else {k: None if v is UNCHANGED else v for k, v in change.after.items()}
-            assert value["after"] == after
-            assert value["op"] == str(change.op) or (value["op"], str(change.op)) == ("u_pk", "u")
+def test_any_stream_of_changes_is_told_whole_and_in_order(messages: list[bytes], generation: Generation) -> None:
+    require_told_in_order(messages, generation)
 
 
-CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
-INSTANTS = st.sampled_from(["infinity", "-infinity", "0044-03-15 00:00:00 BC", "294276-12-31 23:59:59.999999"])
-
-
-def decimal(precision: int, scale: int) -> st.SearchStrategy[str]:
-    digits = st.integers(-(10**precision) + 1, 10**precision - 1)
-    shown = digits.map(lambda n: ("-" if n < 0 else "", str(abs(n)).rjust(scale + 1, "0")))
-    return shown.map(lambda part: f"{part[0]}{part[1][:-scale]}.{part[1][-scale:]}") | st.just("NaN")
-
-
-def array(elements: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    def shown(values: Sequence[str | None]) -> str:
-        return join_array(values, ",", str) if values else "{}"
-
-    plain = st.lists(elements | st.none(), max_size=5).map(shown) | st.lists(elements, max_size=5).map(shown)
-    return plain | st.just("{{a},{b}}")
-
-
-TEXTS: dict[str, tuple[str, int, st.SearchStrategy[str]]] = {
-    "flag": ("bool", -1, st.sampled_from("tf")),
-    "small": ("int2", -1, st.integers(-(2**15), 2**15 - 1).map(str)),
-    "big": ("int8", -1, st.integers(-(2**63), 2**63 - 1).map(str)),
-    "f": (
-        "float8",
-        -1,
-        st.floats().map(lambda f: {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(f), repr(f))),
-    ),
-    "t": ("text", -1, st.text(CHARACTERS, max_size=200)),
-    "b": ("bytea", -1, st.binary(max_size=5).map(lambda raw: "\\x" + raw.hex())),
-    "u": ("uuid", -1, st.uuids().map(str)),
-    "j": ("jsonb", -1, st.dictionaries(st.text("abc", max_size=3), st.integers(-9, 9) | st.text("xyz")).map(json.dumps)),
-    "n12": ("numeric", NUMERIC_12_2, decimal(12, 2)),
-    "n38": ("numeric", NUMERIC_38_10, decimal(38, 10)),
-    "n100": ("numeric", NUMERIC_100_50, decimal(100, 50)),
-    "n": ("numeric", -1, st.sampled_from(["1", "1.50", "NaN", "Infinity", "-1e5"])),
-    "day": ("date", -1, st.dates().map(str) | st.sampled_from(["infinity", "-infinity", "5874897-12-31", "4713-01-01 BC"])),
-    "at": ("timestamp", -1, st.datetimes().map(lambda d: d.isoformat(" ")) | INSTANTS),
-    "clock": ("time", -1, st.times().map(str) | st.just("24:00:00")),
-    "ns": ("_numeric", NUMERIC_10_5, array(decimal(10, 5))),
-    "ts": ("_text", -1, array(st.text(CHARACTERS, max_size=5))),
-    "days": ("_date", -1, array(st.dates().map(str) | st.sampled_from(["infinity", "-infinity"]))),
-    "is": ("_int4", -1, array(st.integers(-9, 9).map(str))),
-}
-WIDE = relation("wide", ("id", "int4", True), *((name, type_, False, typmod) for name, (type_, typmod, _) in TEXTS.items()))
-ROW = st.fixed_dictionaries(
-    {"id": st.integers(-(2**31), 2**31 - 1).map(str), **{name: st.none() | texts for name, (_, _, texts) in TEXTS.items()}}
-)
-
-
-@settings(
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    deadline=None,
-    max_examples=1000 if LONG else 30,
-)
-@given(st.lists(ROW, max_size=6))
-def test_vectors_hold_what_fastavro_writes_row_by_row(rows):
-    names = [column.name for column in WIDE.columns]
-    columns = {name: pa.array([row[name] for row in rows], pa.string()) for name in names}
-    given_rows = pa.RecordBatch.from_pydict(columns)
-    record = row_record(WIDE, TYPES)
-    expected = [reference.row_value(record, row) for row in rows]
-    plain, misfits = encode_rows(given_rows, WIDE, TYPES)
-    widened, none = encode_rows(given_rows, WIDE, TYPES, widened=True)
-    assert not none.any()
-    assert plain.is_null().to_pylist() == misfits.tolist()
-    for data, schema in ((plain, row_schema(WIDE, TYPES)), (widened, row_schema(WIDE, TYPES, widened=True))):
-        for datum, value in zip(data.to_pylist(), expected, strict=True):
-            if datum is None:
-                assert any(isinstance(value[field.name], str) for field in record.fields if field.type.can_misfit)
-                continue
-            # As text, in which NaN is NaN and -0 is not 0; arrays may be in blocks of another form, and nothing else.
-            assert repr(reference.read(schema.text, datum)) == repr(value)
-            if not any(isinstance(each, list) for each in value.values()):
-                assert datum == reference.write(schema.text, value)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=30)
+@given(st.lists(WIDE_ROWS, max_size=6))
+def test_vectors_hold_what_fastavro_writes_row_by_row(rows: list[dict[str, str | None]]) -> None:
+    require_same_as_fastavro(rows)
 
 
 def test_rows_of_no_columns_or_none_at_all_are_encoded():

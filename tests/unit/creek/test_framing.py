@@ -47,7 +47,7 @@ def test_a_slice_of_an_array_is_framed_as_what_it_shows():
 )
 def test_messages_come_back_whole_and_in_the_order_of_each_subject(messages, chunk, random):
     waiting = {name: [packet for each, body in messages if each == name for packet in packets(body, chunk)] for name in "ab"}
-    found = {"a": [], "b": []}
+    found: dict[str, list[bytes]] = {"a": [], "b": []}
     reassembly = Reassembly()
     while any(waiting.values()):
         name = random.choice([name for name in waiting if waiting[name]])

@@ -1,9 +1,11 @@
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+from nats.aio.client import Client as NatsClient
 
 from headwater.creek.messages import SchemaMessage
 from headwater.creek.names import Generation, Names
@@ -20,20 +22,21 @@ NAMES = Names("CREEK", "shop")
 SCHEMA = SchemaMessage("9oTzOV2QDOA=", '{"type":"record"}', "public.other", datetime(2023, 8, 30, tzinfo=UTC))
 
 
-class Client:
+class Client(NatsClient):
     """Subscriptions in memory, and a list of what was published."""
 
     def __init__(self):
-        self.heard, self.published = {}, []
+        self.heard: dict[str, Callable[[SimpleNamespace], Awaitable[None]]] = {}
+        self.published: list[tuple[str, bytes, dict[str, str] | None]] = []
 
-    async def subscribe(self, subject, cb):
+    async def subscribe(self, subject, queue="", cb=None, *_rest, **_options):
         self.heard[subject] = cb
         return SimpleNamespace(subject=subject, unsubscribe=self._unsubscribe(subject))
 
-    async def publish(self, subject, payload, headers=None):
+    async def publish(self, subject, payload=b"", reply="", headers=None):
         self.published.append((subject, payload, headers))
 
-    async def flush(self):
+    async def flush(self, *_rest, **_options):
         pass
 
     async def say(self, subject, body, reply="inbox"):

@@ -18,7 +18,7 @@ from headwater.creek.schema import (
     row_schema,
     wal_schema,
 )
-from tests.unit.creek.reference import NUMERIC_10_5, TYPES, relation
+from tests.support.creek.avro_reference import NUMERIC_10_5, TYPES, relation
 
 OTHER = relation("other", ("id", "int4", True), ("data", "text", False))
 _SCALARS = (

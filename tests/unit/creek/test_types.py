@@ -4,7 +4,7 @@ import pytest
 
 from headwater.creek.types import ColumnType, Form, column_type
 from headwater.postgres.types import Kind, PgType
-from tests.unit.creek.reference import NUMERIC_10_5, OIDS, TYPES
+from tests.support.creek.avro_reference import NUMERIC_10_5, OIDS, TYPES
 
 SUPPORTED = {
     "bool": Form.BOOLEAN,

@@ -1,6 +1,7 @@
 import os
 import pwd
-from types import SimpleNamespace
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,8 +18,11 @@ def users(monkeypatch: pytest.MonkeyPatch, euid: int, **uids: int) -> None:
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: by_uid[uid])
 
 
-def directory_of(uid: int) -> SimpleNamespace:
-    return SimpleNamespace(exists=lambda: True, lstat=lambda: SimpleNamespace(st_uid=uid))
+def directory_of(uid: int) -> Mock:
+    directory = Mock(spec=Path)
+    directory.exists.return_value = True
+    directory.lstat.return_value = Mock(st_uid=uid)
+    return directory
 
 
 def test_an_ordinary_user_stays_who_it_is(monkeypatch, tmp_path):

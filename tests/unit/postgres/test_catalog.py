@@ -4,7 +4,7 @@ import pytest
 
 from headwater.errors import SettingsError, SourceError
 from headwater.postgres.catalog import leaves_without_identity, near_names, parse_pattern, select_tables
-from tests.unit.postgres.values import table
+from tests.support.capture.catalog_values import table
 
 ORDERS = table(1, "orders")
 ITEMS = table(2, "Order Items")

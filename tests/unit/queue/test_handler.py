@@ -91,7 +91,7 @@ def test_a_handler_without_its_kind_is_refused_where_it_stands():
         pass
 
     with pytest.raises(JobError, match=r'write @worker.handler\("send-invoice"\) above it'):
-        Worker().handler(lost)
+        Worker().handler(lost)  # type: ignore[arg-type]  # no kind, which is refused
 
 
 @pytest.mark.parametrize("retry", [5, "3", FullJitter])

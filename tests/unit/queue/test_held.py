@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from headwater.queue.held import Held
-from tests.unit.queue.jobs import job
+from tests.support.queue.claimed_jobs import job
 
 LEASE = timedelta(seconds=30)
 

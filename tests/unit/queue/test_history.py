@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.queue_history import Enqueued, Final, Handled, History, Limits
+from tests.support.stories.queue_history import Enqueued, Final, Handled, History, Limits
 
 LIMITS = {
     "ordered": Limits(is_ordered=True),

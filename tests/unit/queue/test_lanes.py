@@ -12,11 +12,13 @@ from headwater.queue.held import Holding
 from headwater.queue.lanes import Lanes
 from headwater.queue.outcome import Finished
 from headwater.queue.pace import Pace
-from tests.unit.queue.jobs import job
+from headwater.queue.settler import Settled
+from tests.support.queue.claimed_jobs import job
 
 
 async def test_a_job_that_is_cancelled_while_its_begin_is_written_down_leaves_its_lane_to_the_next():
-    noting, settled = asyncio.Event(), []
+    noting = asyncio.Event()
+    settled: list[Settled] = []
 
     async def note_begin(_job):
         noting.set()

@@ -12,7 +12,7 @@ from headwater.topics.append import FRAME_BYTES, encode_messages, frame_messages
 from headwater.topics.encoded import Encoded
 from headwater.topics.frame import read_messages
 from headwater.topics.message import Message
-from tests.topic_columns import encoded, rows_of
+from tests.support.topics.message_columns import encoded, rows_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

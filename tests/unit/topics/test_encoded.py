@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.topics.encoded import Encoded
 from headwater.topics.message import Message, encode_message
-from tests.topic_columns import encoded, rows_of
+from tests.support.topics.message_columns import encoded, rows_of
 
 
 def has_no_empty_column(messages: Encoded) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.topics.frame import PLAIN, ZSTD, encode_frame, read_messages
 from headwater.topics.message import Message
-from tests.topic_columns import encoded
+from tests.support.topics.message_columns import encoded
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

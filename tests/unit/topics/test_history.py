@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.topic_history import Append, Entry, Group, History, Promise, Range
+from tests.support.stories.topic_history import Append, Entry, Group, History, Promise, Range
 
 APPENDS = [*(Append("a", number) for number in range(4)), Append("a", 9, False), Append("b", 0, None)]
 LOG = [Entry(0, number, "a", number) for number in range(4)]

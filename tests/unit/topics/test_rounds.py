@@ -156,6 +156,7 @@ async def test_rounds_that_were_cancelled_before_they_began_are_begun_again():
     rounds = Rounds(Line([polled()]), 1, 1)
     asking = asyncio.create_task(rounds.ask(Ask()))
     await asyncio.sleep(0)
+    assert rounds._task is not None
     rounds._task.cancel()
     assert [type(one) for one in await asyncio.gather(rounds.ask(Ask()), asking)] == [Answer] * 2
 

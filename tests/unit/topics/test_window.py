@@ -10,7 +10,7 @@ from headwater.topics.frame import encode_frame
 from headwater.topics.message import Message
 from headwater.topics.statements import LogRow
 from headwater.topics.window import Buffer, Part, window
-from tests.topic_columns import encoded
+from tests.support.topics.message_columns import encoded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,7 +46,8 @@ def test_a_window_is_what_a_reader_would_take_of_a_list(next_offset, tip, most):
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=30))
 def test_windows_tile_the_log_while_it_grows(steps):
-    read, next_offset, tip = [], 0, -1
+    read: list[int] = []
+    next_offset, tip = 0, -1
     for grown, most in steps:
         tip += grown
         taken = window(next_offset, tip, most)
@@ -66,7 +67,7 @@ def test_a_buffer_gives_out_each_message_once_and_in_order(counts, skipped, take
     for count in counts:
         buffer.add(frame(first, count))
         first += count
-    given_out = []
+    given_out: list[int] = []
     for most, most_bytes in takes:
         offsets, rows = buffer.take(most, most_bytes)
         assert len(offsets) <= most

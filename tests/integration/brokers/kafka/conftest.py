@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from headwater.brokers.kafka import KafkaAccess, KafkaBroker
-from tests.kafka import KafkaCluster
+from tests.support.brokers.kafka_cluster import KafkaCluster
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError
 from headwater.brokers.base import Offered, Published
 from headwater.brokers.kafka import KafkaAccess, KafkaBroker
 from headwater.errors import BrokerError, BrokerUnavailable, SettingsError
-from tests.conformance.brokers import CREATED_AT_TEXT, message, messages, numbered
-from tests.kafka import INIT_PRODUCER_ID, PRODUCE, KafkaCluster, RefusingKafka
-from tests.proxy import Proxy
+from tests.conformance.broker_contract import CREATED_AT_TEXT, message, messages, numbered
+from tests.support.brokers.kafka_cluster import INIT_PRODUCER_ID, PRODUCE, KafkaCluster, RefusingKafka
+from tests.support.servers.tcp_proxy import Proxy
 
 
 def keyed(count, keys=10, **values):

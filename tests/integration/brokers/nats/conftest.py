@@ -7,7 +7,7 @@ import pytest
 
 from headwater.brokers.nats import Link, NatsAccess, Publisher
 from headwater.embedded import EmbeddedNats
-from tests.integration.brokers.nats.messages import Stream, fresh_stream
+from tests.support.brokers.nats_messages import Stream, fresh_stream
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from headwater.brokers.nats import Link, NatsAccess, stream_info
 from headwater.brokers.nats.broker import NatsBroker, NatsBrokerSettings
 from headwater.brokers.nats.streams import StreamLimits, call
 from headwater.errors import BrokerUnavailable, SettingsError
-from tests.conformance.brokers import message, messages, numbered
-from tests.integration.brokers.nats.messages import Stream, fresh_stream
-from tests.proxy import Proxy
+from tests.conformance.broker_contract import message, messages, numbered
+from tests.support.brokers.nats_messages import Stream, fresh_stream
+from tests.support.servers.tcp_proxy import Proxy
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,10 @@ from headwater.brokers.nats import Link, NatsAccess, Publisher
 from headwater.brokers.nats.connection import connect
 from headwater.embedded.process import free_port
 from headwater.errors import BrokerError, BrokerUnavailable
-from tests.integration.brokers.nats.keys import ACCOUNT, OPERATOR, USER, Nkey, certify, credentials
-from tests.integration.brokers.nats.messages import fresh_stream, numbered, outgoing
-from tests.proxy import Proxy
-from tests.servers import ConfiguredNats
+from tests.support.brokers.nats_credentials import ACCOUNT, OPERATOR, USER, Nkey, certify, credentials
+from tests.support.brokers.nats_messages import fresh_stream, numbered, outgoing
+from tests.support.servers.embedded import ConfiguredNats
+from tests.support.servers.tcp_proxy import Proxy
 
 SOON = timedelta(seconds=5)
 
@@ -156,7 +157,7 @@ async def test_credentials_of_a_known_account_let_in_and_those_of_another_do_not
         user = Nkey.new(USER)
         claims: dict[str, object] = {"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1}
         (tmp_path / name).write_text(credentials(issuer.token(user.public, "user", claims), user.seed))
-    config = {
+    config: dict[str, Any] = {
         "authorization": None,
         "jetstream": None,
         "operator": operator.token(operator.public, "operator", {"type": "operator", "version": 2}),

@@ -11,10 +11,10 @@ from headwater.brokers.nats import NatsAccess, Outgoing, Published, Publisher
 from headwater.brokers.nats.connection import connect
 from headwater.embedded import EmbeddedNats, NatsSettings
 from headwater.errors import BrokerError, BrokerUnavailable
-from tests.integration.brokers.nats.messages import Stream, fresh_stream, numbered, outgoing
-from tests.proxy import Proxy
-from tests.servers import ConfiguredNats, shared_root
-from tests.waiting import eventually
+from tests.support.brokers.nats_messages import Stream, fresh_stream, numbered, outgoing
+from tests.support.servers.embedded import ConfiguredNats, shared_root
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 
 def test_messages_are_stored_in_order_with_their_ids_and_headers(publisher, stream):

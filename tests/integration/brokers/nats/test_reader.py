@@ -7,10 +7,10 @@ import pytest
 
 from headwater.brokers.nats import NatsAccess, Publisher, Received, StreamReader, stream_info
 from headwater.errors import BrokerError, BrokerUnavailable, PositionError
-from tests.integration.brokers.nats.messages import Stream, fresh_stream, numbered, outgoing
-from tests.proxy import Proxy
-from tests.servers import ConfiguredNats
-from tests.waiting import eventually
+from tests.support.brokers.nats_messages import Stream, fresh_stream, numbered, outgoing
+from tests.support.servers.embedded import ConfiguredNats
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 
 def publish(stream: Stream, token: str, payloads: list[bytes], prefix: str = "id") -> None:

@@ -6,8 +6,8 @@ import pytest
 from headwater.brokers.nats import Link, NatsAccess, Publisher, StreamLimits, ensure_stream, stream_info
 from headwater.brokers.nats.streams import ApiError
 from headwater.errors import BrokerError
-from tests.integration.brokers.nats.messages import numbered, outgoing
-from tests.servers import ConfiguredNats
+from tests.support.brokers.nats_messages import numbered, outgoing
+from tests.support.servers.embedded import ConfiguredNats
 
 
 @pytest.fixture

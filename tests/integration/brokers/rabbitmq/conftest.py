@@ -1,4 +1,4 @@
-"""One node for all tests here, and queues of a test's own."""
+"""Queues of a test's own, and brokers that write to them."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -8,12 +8,6 @@ from datetime import timedelta
 import pytest
 
 from headwater.brokers.rabbitmq import RabbitmqAccess, RabbitmqBroker
-from tests.rabbitmq import RabbitmqNode, start_rabbitmq
-
-
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitmqNode]:
-    yield from start_rabbitmq()
 
 
 @pytest.fixture

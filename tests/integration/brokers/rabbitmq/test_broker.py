@@ -12,10 +12,10 @@ import pytest
 
 from headwater.brokers.base import Offered, Published
 from headwater.errors import BrokerError, BrokerUnavailable
-from tests.conformance.brokers import message, messages, numbered
-from tests.proxy import Proxy
-from tests.rabbitmq import MAX_MESSAGE_BYTES
-from tests.waiting import eventually
+from tests.conformance.broker_contract import message, messages, numbered
+from tests.support.brokers.rabbitmq_node import MAX_MESSAGE_BYTES
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 # The first test waits for the node.
 pytestmark = pytest.mark.timeout(60)

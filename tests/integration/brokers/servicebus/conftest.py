@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from headwater.brokers.servicebus import ServiceBusAccess, ServiceBusBroker
-from tests.servicebus import ServiceBusDouble
+from tests.support.brokers.servicebus_server import ServiceBusDouble
 
 
 @pytest.fixture

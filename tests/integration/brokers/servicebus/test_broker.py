@@ -12,10 +12,10 @@ import pytest
 from headwater.brokers.base import Offered, Published
 from headwater.brokers.servicebus import ServiceBusAccess, ServiceBusBroker
 from headwater.errors import BrokerError, BrokerUnavailable
-from tests.conformance.brokers import CREATED_AT_TEXT, message, messages, numbered
-from tests.servicebus import Accept, Delay, DropConnection, DropLink, NeverSettle, Reject
-from tests.servicebus.server import connection_string
-from tests.waiting import eventually
+from tests.conformance.broker_contract import CREATED_AT_TEXT, message, messages, numbered
+from tests.support.brokers.servicebus_server import Accept, Delay, DropConnection, DropLink, NeverSettle, Reject
+from tests.support.brokers.servicebus_server.server import connection_string
+from tests.support.waiting import eventually
 
 KIB = 1024
 
@@ -358,7 +358,8 @@ def test_an_entity_that_is_full_holds_up_no_message_of_another(double, broker):
 @pytest.mark.parametrize("fault", [BUSY, NeverSettle(is_stored=False), DropLink(), DropConnection(is_stored=True)])
 def test_an_offer_sends_a_batch_once_and_leaves_what_comes_behind_it(double, broker, fault):
     double.plan(Accept(), fault)
-    offered = broker.offer(messages(*wide(600)))
+    rows = wide(600)
+    offered = broker.offer(messages(*rows))
     per_batch = sum(one.transfer == 1 for one in double.messages("orders"))
     assert [one.index for one in offered.left] == list(range(per_batch, 600))
     assert offered.stored == per_batch
@@ -367,7 +368,7 @@ def test_an_offer_sends_a_batch_once_and_leaves_what_comes_behind_it(double, bro
     assert 0 < sum(was_sent) <= per_batch
     assert [one.was_answered for one in offered.left] == [fault is BUSY and one.was_sent for one in offered.left]
     assert double.transfers == 2
-    again = [wide(600)[one.index] for one in offered.left]
+    again = [rows[one.index] for one in offered.left]
     assert broker.offer(messages(*again)) == Offered(len(again))
     assert sorted(set(payloads(double))) == expected(600)
 

@@ -1,7 +1,7 @@
 """What tests of the relay share: brokers with queues of a test's own, and relays that are stopped at the end."""
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -10,13 +10,8 @@ import pytest
 
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.outbox import OutboxRelay, RelaySettings
-from tests.integration.outbox.relay.arrivals import RabbitmqQueue
-from tests.rabbitmq import RabbitmqNode, start_rabbitmq
-
-
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitmqNode]:
-    yield from start_rabbitmq()
+from tests.support.brokers.rabbitmq_node import RabbitmqNode
+from tests.support.outbox.arrivals import RabbitmqQueue
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from headwater.outbox import Event
-from tests.conformance.brokers import BrokerTarget, all_targets
-from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
-from tests.servicebus.server import connection_string
+from tests.conformance.broker_contract import BrokerTarget, all_targets
+from tests.support.brokers.servicebus_server.server import connection_string
+from tests.support.outbox.arrivals import eventually, rows, statuses
 
 # The first test waits for the servers.
 pytestmark = pytest.mark.timeout(90)

@@ -26,8 +26,8 @@ from headwater.outbox.relay.outcome import Judge
 from headwater.outbox.relay.reviver import Reviver
 from headwater.outbox.relay.saver import Saver
 from headwater.outbox.served import find_served
-from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
-from tests.proxy import Proxy
+from tests.support.outbox.arrivals import eventually, rows, statuses
+from tests.support.servers.tcp_proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
 

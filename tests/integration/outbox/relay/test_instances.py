@@ -12,7 +12,7 @@ import pytest
 
 from headwater.errors import OutboxError
 from headwater.outbox import Event, OutboxRelay, RelaySettings
-from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
+from tests.support.outbox.arrivals import eventually, rows, statuses
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -178,7 +178,7 @@ async def test_workers_forked_from_a_process_that_made_the_relay_keep_the_order(
     arrived = queue()
     await client.execute(
         "insert into headwater.outbox_message (topic, type, key, payload) "
-        "select %s, 'Counted', 'k', n::text::json from generate_series(1, 3000) as n",
+        "select %s, 'Counted', 'k', n::text::json from generate_series(1, 900) as n",
         [arrived.name],
     )
     ids = [str(row["id"]) for row in rows(outbox_url, "id")]

@@ -13,8 +13,8 @@ from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.outbox import OutboxRelay, RelaySettings, statements
 from headwater.outbox.relay.maintenance import Maintenance
 from headwater.postgres.statements import execute_sync
-from tests.integration.outbox.relay.arrivals import eventually, statuses
-from tests.proxy import Proxy
+from tests.support.outbox.arrivals import eventually, statuses
+from tests.support.servers.tcp_proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
 

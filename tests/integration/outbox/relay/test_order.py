@@ -11,7 +11,7 @@ from headwater.outbox.partitions import ensure_partitions
 from headwater.outbox.relay.messages import as_messages
 from headwater.outbox.relay.session import Session
 from headwater.postgres.statements import execute_sync
-from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
+from tests.support.outbox.arrivals import eventually, rows, statuses
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -107,7 +107,8 @@ async def test_what_was_read_before_another_had_the_lanes_is_not_sent(
 ):
     """As when the application blocks its event loop for longer than the lease, and another sends these events and more."""
     arrived = queue()
-    lease, stalls = timedelta(seconds=2.5), []
+    lease = timedelta(seconds=2.5)
+    stalls: list[object] = []
     fetch = Session.fetch
 
     async def stalling(self, statement):

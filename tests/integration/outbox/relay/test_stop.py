@@ -10,8 +10,8 @@ from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.errors import OutboxError, RelayFailed
 from headwater.outbox import Event, Leftover
 from headwater.outbox.relay.saver import Saver
-from tests.integration.outbox.relay.arrivals import eventually, rows, statuses
-from tests.proxy import Proxy
+from tests.support.outbox.arrivals import eventually, rows, statuses
+from tests.support.servers.tcp_proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
 

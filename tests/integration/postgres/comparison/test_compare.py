@@ -10,8 +10,8 @@ import pytest
 from headwater.postgres.comparison import Counts, Finding, Incomparable, Side, compare_table
 from headwater.postgres.comparison.side import both
 from headwater.postgres.connect import connect_sync
-from tests.integration.postgres.comparison.comparing import compare, compare_twice, paired
-from tests.servers import fresh_database
+from tests.support.servers.embedded import fresh_database
+from tests.support.sinks.table_comparison import compare, compare_twice, paired
 
 
 @pytest.fixture

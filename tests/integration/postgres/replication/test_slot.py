@@ -12,8 +12,8 @@ from headwater.errors import ConnectionLost, SettingsError, SlotActive, SlotInva
 from headwater.postgres.connect import connect_sync, describe
 from headwater.postgres.replication.slot import create_slot, drop_slot, find_slot, list_slots, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
-from tests.servers import MAJORS, fresh_database, postgres_settings
-from tests.waiting import eventually
+from tests.support.servers.embedded import MAJORS, fresh_database, postgres_settings
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
 from headwater.postgres.types import Kind, Types, arrow_type, from_text, to_json, to_python, to_text
-from tests.integration.postgres.types.samples import NO_INPUT, REJECTED_MOMENTS
-from tests.integration.postgres.types.session import Session, open_session
+from tests.support.capture.type_samples import NO_INPUT, REJECTED_MOMENTS
+from tests.support.capture.type_session import Session, open_session
 
 # The Gregorian calendar repeats itself after so many days, and this is the number of 1970-01-01 from 0001-01-01.
 DAYS_OF_400_YEARS, DAYS_BEFORE_1970 = 146_097, 719_162

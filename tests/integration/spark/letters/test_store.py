@@ -25,7 +25,7 @@ from headwater.spark.letters import (
     save_letters,
     supersede,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 TYPES = (PgType(oid=90001, schema="public", name="point3", kind=Kind.COMPOSITE, fields=(Field("x", 20), Field("y", 25, 7))),)
 LETTER = Letter(
@@ -151,7 +151,7 @@ def test_a_letter_that_was_superseded_meanwhile_is_seen_so_by_whoever_waited_for
         eventually(lambda: state.execute("select from pg_locks where not granted").fetchone() is not None)
     waiting.join()
 
-    assert [one.state for one in found] == [State.SUPERSEDED]
+    assert [one and one.state for one in found] == [State.SUPERSEDED]
 
 
 def test_filters_choose_by_pipeline_sink_table_and_state(state):

@@ -24,8 +24,8 @@ from headwater.spark.settings import ChangesSettings, NoopSinkSettings, Pipeline
 from headwater.spark.sinks.sink import Written
 from headwater.spark.sources.content import Content
 from headwater.spark.state import Phase, Report, fetch_server_position, save_report
-from tests.proxy import Proxy
-from tests.servers import postgres_settings
+from tests.support.servers.embedded import postgres_settings
+from tests.support.servers.tcp_proxy import Proxy
 
 
 def slot_of(url):

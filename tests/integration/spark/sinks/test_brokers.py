@@ -26,14 +26,10 @@ from headwater.spark.settings import (
     TransformSettings,
 )
 from headwater.spark.sinks.build import build_sinks
-from tests.rabbitmq import RabbitmqNode, start_rabbitmq
+from headwater.spark.sinks.replay import replay
+from tests.support.brokers.rabbitmq_node import RabbitmqNode
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def rabbitmq() -> Iterator[RabbitmqNode]:
-    yield from start_rabbitmq()
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -142,8 +138,8 @@ def test_what_has_nowhere_to_go_is_a_letter_and_arrives_when_it_has(spark, sourc
     assert letter is not None
     (sink,) = build_sinks(settings)
     with pytest.raises(SinkError, match="still cannot be published"):
-        sink.replay(letter.letter)
+        replay(sink, letter.letter)
     place.declare("nowhere")
-    sink.replay(letter.letter)
+    replay(sink, letter.letter)
     ((properties, body),) = place.take("nowhere")
     assert (properties.message_id, json.loads(body), properties.headers["h"]) == (str(lost), {"n": 2}, "é")

@@ -15,9 +15,9 @@ from headwater.spark.settings import ConsoleSinkSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.console import ConsoleSink
-from tests.conformance.frames import capture
+from tests.conformance.sink_frames import capture
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -126,6 +126,7 @@ def test_a_letter_is_printed_when_it_is_replayed(spark, sink, delivery, capfdbin
 def test_a_letter_that_still_does_not_decode_is_not_printed(sink, delivery, capfdbinary):
     place = delivery.changes[1].position
     letter = letter_at(delivery.frame_at(place), place, "why", pipeline="shop", sink="console")
+    assert letter.message is not None
     broken = letter.message.replace(b"t\0\0\0\x011", b"t\0\0\0\x01?")
 
     with pytest.raises(SinkError, match="still cannot be printed"):

@@ -8,9 +8,9 @@ from headwater.spark.settings import NoopSinkSettings
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.noop import NoopSink
-from tests.conformance.frames import capture
+from tests.conformance.sink_frames import capture
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SINK = NoopSink(NoopSinkSettings(name="nowhere"))
 

@@ -19,9 +19,9 @@ from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.build import build_sink
 from headwater.spark.sinks.parquet import ParquetSink
-from tests.conformance.frames import Delivery, capture, read
+from tests.conformance.sink_frames import Delivery, capture, read
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TYPES = """create table every (
     id int primary key, small int2, large int8, flag bool, ratio float4, wide float8, price numeric(8,2), free numeric,
@@ -37,7 +37,7 @@ def path(tmp_path):
 @pytest.fixture
 def build(path, database):
     """Sinks of the same directory, each that of a new run."""
-    runs = []
+    runs: list[ParquetSink] = []
 
     def sink(name="files", pipeline="shop"):
         for earlier in runs:

@@ -1,7 +1,7 @@
 """The source's reader on real servers, called as Spark's planner calls it: where ranges end, and what they hold."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,14 +11,24 @@ from headwater.errors import PositionError, SlotLost, SlotMissing, SourceError
 from headwater.model import Lsn, Position
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.columnar import decode_columns
-from headwater.spark.frame import Frame, unpack
 from headwater.spark.sources import changes
 from headwater.spark.sources.changes import ChangesReader
-from tests.capturing import confirmed_flush, open_files, prepare
-from tests.proxy import Proxy
-from tests.servers import fresh_database, postgres_settings
-from tests.streams import Range, new_reader, next_range, position, ranges, reading
-from tests.waiting import eventually
+from tests.support.capture.captured_database import confirmed_flush, open_files, prepare
+from tests.support.capture.change_streams import (
+    Range,
+    frame_in,
+    log_of,
+    new_reader,
+    next_range,
+    planned,
+    position,
+    ranges,
+    reading,
+)
+from tests.support.capture.slot_drop import drop_free_slot
+from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.waiting import eventually
 
 KIB = 1024
 
@@ -33,7 +43,7 @@ def _ids(found: list[Range]) -> list[int]:
 
 def _fast_ids(found: Range) -> list[int]:
     """The same for many inserts into one table."""
-    frames = (cast("Frame", unpack(frame)) for partition in found.partitions for frame in partition.frames)
+    frames = (frame_in(frame) for partition in found.partitions for frame in partition.frames)
     groups = (group for frame in frames for group in decode_columns(frame.batch, frame.types))
     return [id for group in groups if group.after is not None for id in group.after["id"].to_pylist()]
 
@@ -141,10 +151,10 @@ def test_a_range_is_planned_again_before_anything_else_after_a_restart(any_datab
         with reading(**_options(any_database, maxRowsPerTrigger=2)) as reader:
             first = next_range(reader, reader.initialOffset())
         with reading(**_options(any_database)) as reader:
-            assert Range(first.start, first.end, reader.partitions(first.start, first.end)).lanes() == first.lanes()
+            assert planned(reader, first.start, first.end).lanes() == first.lanes()
             second = next_range(reader, first.end)
         with reading(**_options(any_database)) as reader:
-            assert Range(second.start, second.end, reader.partitions(second.start, second.end)).lanes() == second.lanes()
+            assert planned(reader, second.start, second.end).lanes() == second.lanes()
     assert (_ids([first]), _ids([second])) == ([1, 2], [3])
 
 
@@ -155,7 +165,7 @@ def test_a_range_in_mid_transaction_is_planned_again_after_a_restart(database):
         assert [position(each.end).ordinal for each in found] == [30, 60, 90, 0]
         for each in found:
             with reading(**_options(database)) as again:
-                assert Range(each.start, each.end, again.partitions(each.start, each.end)).lanes() == each.lanes()
+                assert planned(again, each.start, each.end).lanes() == each.lanes()
         # And the stream goes on behind it.
         with reading(**_options(database)) as again:
             assert _ids(list(ranges(again, 40, found[1].end))) == list(range(61, 101))
@@ -187,7 +197,7 @@ def test_a_range_that_the_slot_is_past_is_empty_and_does_not_wait(database):
         with reading(**_options(database, maxRowsPerTrigger=1)) as reader:
             first, second = ranges(reader, 2)
             reader.latestOffset(second.end, reader.getDefaultReadLimit())
-            reader._log.report()
+            log_of(reader).report()
         eventually(lambda: confirmed_flush(connection) >= position(second.end).commit_lsn)
         connection.execute("insert into item values (3)")
         with reading(**_options(database)) as reader:
@@ -202,9 +212,9 @@ def test_nothing_new_makes_no_batch_also_after_a_restart_behind_the_slot(databas
             (found,) = ranges(reader, 1)
             connection.execute("insert into noise select generate_series(1, 1000)")
             for _ in range(5):
-                reader._log.mark()
+                log_of(reader).mark()
                 assert reader.latestOffset(found.end, reader.getDefaultReadLimit()) == found.end
-            reader._log.report()
+            log_of(reader).report()
         assert eventually(lambda: confirmed_flush(connection) > position(found.end).commit_lsn)
         with reading(**_options(database)) as reader:
             for _ in range(3):
@@ -258,7 +268,7 @@ def test_a_checkpoint_of_another_slot_or_server_or_history_is_refused(database):
 def test_a_missing_slot_with_a_checkpoint_is_an_error_and_never_made_anew(database):
     with prepare(database, "insert into item values (1)") as connection:
         end = _logged(database)
-        connection.execute("select pg_drop_replication_slot('hw')")
+        drop_free_slot(connection, "hw")
         _refused(new_reader(**_options(database, tables="item")), end, "slot 'hw' does not exist")
         assert connection.execute("select count(*) from pg_replication_slots where slot_name = 'hw'").fetchone() == (0,)
 
@@ -267,7 +277,7 @@ def test_a_slot_made_anew_does_not_hide_that_the_first_batch_was_lost(database):
     """Without a committed batch Spark asks for the initial offset, as it does at the very first start."""
     with prepare(database, "insert into item values (1)") as connection:
         end = _logged(database)
-        connection.execute("select pg_drop_replication_slot('hw')")
+        drop_free_slot(connection, "hw")
         with reading(**_options(database, tables="item")) as reader:
             start = reader.initialOffset()
             with pytest.raises(PositionError, match="'hw' was missing and is made anew"):
@@ -327,7 +337,7 @@ def test_lanes_and_their_rule_are_those_of_the_offset_whatever_the_options_say(d
             (first,) = ranges(reader, 100)
             assert len(first.partitions) == 5
         with reading(**_options(database, lanes=2, laneBy="table")) as reader:
-            again = Range(first.start, first.end, reader.partitions(first.start, first.end))
+            again = planned(reader, first.start, first.end)
             assert again.lanes() == first.lanes()
             later = reader.latestOffset(first.start, reader.getDefaultReadLimit())
     assert (later["lanes"], later["by"]) == (5, "key")
@@ -338,7 +348,7 @@ def test_the_slot_follows_what_spark_has_committed_and_is_never_ahead_of_it(data
         with reading(**_options(database, maxRowsPerTrigger=1)) as reader:
             first, second = ranges(reader, 2)
             # Asking for the second range told that the first one is committed.
-            assert reader._log._capture.report()
+            assert log_of(reader)._capture.report()
             assert eventually(lambda: confirmed_flush(connection) >= position(first.end).commit_lsn)
             assert confirmed_flush(connection) <= Lsn(second.changes()[0]["position"][0])
             reader.latestOffset(second.end, reader.getDefaultReadLimit())
@@ -352,7 +362,7 @@ def test_a_range_in_mid_transaction_confirms_no_more_than_what_came_before_it(da
         for each in found:
             with reading(**_options(database)) as again:
                 again.latestOffset(each.end, again.getDefaultReadLimit())
-                assert again._log._capture.report()
+                assert log_of(again)._capture.report()
             assert confirmed_flush(connection) <= Lsn(each.changes()[-1]["position"][0])
         with reading(**_options(database)) as again:
             assert _ids(list(ranges(again, 10, found[-1].end))) == list(range(91, 101))
@@ -380,9 +390,9 @@ def test_an_unconfirmed_range_holds_the_slot_however_busy_another_table_is(datab
             found = next_range(reader, start)
             for _ in range(3):
                 connection.execute("insert into noise select md5(g::text) from generate_series(1, 5000) g")
-                reader._log.mark()
+                log_of(reader).mark()
                 assert reader.latestOffset(start, reader.getDefaultReadLimit()) == found.end
-                assert reader._log._capture.report()
+                assert log_of(reader)._capture.report()
             assert confirmed_flush(connection) <= Lsn(found.changes()[0]["position"][0])
 
 

@@ -12,8 +12,8 @@ from headwater.errors import PositionError
 from headwater.spark.sources.creek.log import MessageLog
 from headwater.spark.sources.creek.offset import Mark
 from headwater.spark.sources.creek.stream import StreamWatch, identity_of
-from tests.integration.brokers.nats.messages import Stream, fresh_stream, numbered, outgoing
-from tests.waiting import eventually
+from tests.support.brokers.nats_messages import Stream, fresh_stream, numbered, outgoing
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

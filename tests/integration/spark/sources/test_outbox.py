@@ -4,8 +4,8 @@ import json
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -17,23 +17,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import monotonically_increasing_id, spark_partition_id
 
 from headwater.embedded import EmbeddedPostgres
-from headwater.errors import HeadwaterError, SinkError
+from headwater.errors import HeadwaterError, SinkError, SlotLost
 from headwater.model import Lsn
 from headwater.outbox import Event as OutboxEvent
 from headwater.outbox import OutboxColumns, publish_many_sync, publish_sync
 from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
 from headwater.postgres.connect import Connection, connect_sync
-from headwater.spark.pipeline import Pipeline
+from headwater.spark.feed import build_feed
+from headwater.spark.pipeline import Pipeline, enroll
 from headwater.spark.settings import MIB, NoopSinkSettings, OutboxLanes, OutboxSettings, PipelineSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sources import register
 from headwater.spark.sources.outbox.messages import unpack_messages
-from tests.outbox import NAME, Relay, drop_slot, find_checkpoint, generation_of, is_streaming
-from tests.servers import fresh_database
-from tests.waiting import eventually
+from headwater.spark.sources.outbox.source import OutboxDataSource
+from tests.support.servers.embedded import fresh_database
+from tests.support.spark.micro_batches import Offset, run_available
+from tests.support.stories.outbox_story import NAME, Relay, drop_slot, find_checkpoint, generation_of, is_streaming
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 class Recorder:
@@ -62,14 +65,18 @@ class Recorder:
 
     def write(self, batch: DataFrame, shape: Shape, span: Span) -> Written:
         assert shape is Shape.PACKED
+        return Written(self.add(row.asDict() for row in batch.collect()))
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Keep the frames of a batch; returns how many messages they have."""
         found: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-        for row in batch.collect():
+        for row in rows:
             found[row["lane"]] += unpack_messages(pa.py_buffer(row["frame"])).to_pylist()
         if self._limit is not None and len(self.batches) >= self._limit and found:
             raise SinkError(self.name, "it takes no more")
         if found:
             self.batches.append(dict(found))
-        return Written(sum(map(len, found.values())))
+        return sum(map(len, found.values()))
 
     def close(self) -> None:
         """Nothing to do."""
@@ -93,15 +100,31 @@ def _settings(directory: Path, url: str, **source: Any) -> PipelineSettings:
     )
 
 
-def _run(spark: SparkSession, settings: PipelineSettings, limit: int | None = None) -> Recorder:
-    """What one run delivers of what has committed by now; one that is given a limit fails behind it."""
-    recorder = Recorder(limit)
-    pipeline = Pipeline(spark, settings, [recorder], Event())
-    if limit is None:
-        pipeline.run(once=True)
-    else:
-        with pytest.raises(SinkError, match="it takes no more"):
-            pipeline.run(once=True)
+def _run(settings: PipelineSettings, limit: int | None = None) -> Recorder:
+    """Deliver what has committed by now, as a pipeline does it, but without Spark; with a limit, fail behind it."""
+    recorder, feed = Recorder(limit), build_feed(settings)
+    enroll(settings)
+
+    def take(end: Offset, partitions: Sequence[Sequence[pa.RecordBatch]]) -> None:
+        recorder.add(row for batches in partitions for batch in batches for row in batch.to_pylist())
+        feed.delivered(end)
+
+    def run() -> None:
+        try:
+            feed.provide(Event())
+            run_available(OutboxDataSource(feed.options), Path(settings.checkpoint), take)
+        except SlotLost as exc:
+            feed.renew(str(exc), Event())
+            run()
+
+    with closing(feed), nullcontext() if limit is None else pytest.raises(SinkError, match="it takes no more"):
+        run()
+    return recorder
+
+
+def _run_in_spark(spark: SparkSession, settings: PipelineSettings) -> Recorder:
+    recorder = Recorder()
+    Pipeline(spark, settings, [recorder], Event()).run(once=True)
     return recorder
 
 
@@ -113,12 +136,13 @@ def _publish(connection: Connection, first: int, last: int, keys: int = 1) -> li
 
 
 def _read(spark: SparkSession, directory: Path, url: str, **options: object) -> list[dict[str, Any]]:
-    """What a notebook gets that asks for what is there by now; the checkpoint directory is kept."""
+    """Read what is there by now as a notebook does, with the numbers of partitions and of rows within them."""
     register(spark)
     found: list[dict[str, Any]] = []
 
     def take(batch: DataFrame, _: int) -> None:
-        found.extend(row.asDict() for row in batch.collect())
+        places = {"lane": spark_partition_id(), "place": monotonically_increasing_id()}
+        found.extend(row.asDict() for row in batch.withColumns(places).collect())
 
     reader = spark.readStream.format("headwater.outbox").option("url", url).option("slot", NAME)
     for name, value in options.items():
@@ -128,30 +152,48 @@ def _read(spark: SparkSession, directory: Path, url: str, **options: object) -> 
     return found
 
 
-def test_messages_have_the_columns_of_the_public_shape_whether_streamed_or_read(spark, database, outbox, tmp_path):
+def test_a_notebook_gets_what_is_new_in_order_and_in_the_public_shape_whether_read_or_streamed_or_recovered(
+    spark: SparkSession, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     with outbox.transaction():
         read = publish_sync(outbox, "orders", "Placed", {"n": 1}, key="k", headers={"traceparent": "00-a", "x": "ü"})
     (first,) = _read(spark, tmp_path, database)
-    with outbox.transaction():
-        streamed = publish_sync(outbox, "orders", "Paid", ["ü", None])
-    (second,) = _read(spark, tmp_path, database)
     assert (first["id"], first["topic"], first["type"], first["key"]) == (str(read), "orders", "Placed", "k")
     assert (json.loads(first["payload"]), first["content_type"]) == ({"n": 1}, "application/json")
     assert first["headers"] == {"traceparent": "00-a", "x": "ü"}
     # A row does not tell where it was committed; its ordinal is its place among those that were read.
     assert (first["commit_lsn"], first["ordinal"], first["xid"]) == (None, 0, None)
-    assert (second["id"], second["type"], second["key"]) == (str(streamed), "Paid", None)
-    assert json.loads(second["payload"]) == ["ü", None]
+
+    with outbox.transaction():
+        streamed = publish_sync(outbox, "orders", "Paid", ["ü", None])
+    ids = [str(streamed)]
+    for n in range(1, 300, 50):
+        ids += _publish(outbox, n, n + 49, keys=7)
+    rows = _read(spark, tmp_path, database, keyed="true")
+    assert sorted(row["id"] for row in rows) == sorted(ids)
+    (second,) = (row for row in rows if row["id"] == str(streamed))
+    assert (second["type"], second["key"], json.loads(second["payload"])) == ("Paid", None, ["ü", None])
     ((xid, at),) = outbox.execute(
         "select xid::text::bigint, created_at from headwater.outbox_message where id = %s", [streamed]
     ).fetchall()
     assert second["created_at"].astimezone(UTC) == at
     assert (second["ordinal"], second["xid"]) == (0, xid % (1 << 32))
     assert second["commit_lsn"] > 0
+    by_lane: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["place"]):
+        by_lane[row["lane"]].append((row["commit_lsn"], row["ordinal"]))
+    assert len(by_lane) > 1
+    assert all(places == sorted(places) for places in by_lane.values())
+
+    third = _publish(outbox, 301, 310)
+    drop_slot(database)
+    assert [row["id"] for row in _read(spark, tmp_path, database)] == third
 
 
 @pytest.mark.parametrize("payload", ["bytea", "jsonb"])
-def test_a_table_of_ones_own_is_an_outbox_by_its_mapping(payload, spark, database, outbox, tmp_path):
+def test_a_table_of_ones_own_is_an_outbox_by_its_mapping(
+    payload: str, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     outbox.execute(
         'create table "Event" (nr bigint generated always as identity primary key, kind text not null, body '
         + payload
@@ -177,9 +219,9 @@ def test_a_table_of_ones_own_is_an_outbox_by_its_mapping(payload, spark, databas
         outbox.execute(insertion, [kind, value, trace, tenant])
 
     insert("Read", "00-a", 7)
-    read = _run(spark, settings)
+    read = _run(settings)
     insert("Streamed", None, None)
-    streamed = _run(spark, settings)
+    streamed = _run(settings)
     (first,), (second,) = read.messages, streamed.messages
     assert (first["id"], first["topic"], first["type"], first["key"]) == ("1", "events", "Read", None)
     assert (first["payload"], dict(first["headers"])) == (body, {"traceparent": "00-a", "tenant": "7"})
@@ -190,12 +232,14 @@ def test_a_table_of_ones_own_is_an_outbox_by_its_mapping(payload, spark, databas
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "streamed"])
-def test_lanes_by_key_keep_the_order_of_each_key_and_are_more_than_one(is_read, spark, database, outbox, tmp_path):
+def test_lanes_by_key_keep_the_order_of_each_key_and_are_more_than_one(
+    is_read: bool, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database, lane_by=OutboxLanes.KEY, lanes=4)
     if not is_read:
-        _run(spark, settings)
+        _run(settings)
     _publish(outbox, 1, 500, keys=40)
-    (batch,) = _run(spark, settings).batches
+    (batch,) = _run(settings).batches
     assert len(batch) == 4
     keys = [{message["key"] for message in lane} for lane in batch.values()]
     assert sum(map(len, keys)) == len(set.union(*keys)) == 40
@@ -204,45 +248,21 @@ def test_lanes_by_key_keep_the_order_of_each_key_and_are_more_than_one(is_read, 
         assert numbers == sorted(numbers)
 
 
-def test_the_rows_of_a_partition_are_in_the_order_of_the_stream(spark, database, outbox, tmp_path):
-    """As a notebook sees them, too."""
-    _read(spark, tmp_path, database, keyed="true")
-    for first in range(1, 300, 50):
-        _publish(outbox, first, first + 49, keys=7)
-    register(spark)
-    rows: list[Any] = []
-
-    def take(batch: DataFrame, _: int) -> None:
-        rows.extend(
-            batch.select("key", "commit_lsn", "ordinal", spark_partition_id(), monotonically_increasing_id()).collect()
-        )
-
-    reader = spark.readStream.format("headwater.outbox").options(url=database, slot=NAME, keyed="true")
-    writer = reader.load().writeStream.option("checkpointLocation", str(tmp_path / "notebook")).foreachBatch(take)
-    writer.trigger(availableNow=True).start().awaitTermination()
-    assert len(rows) == 300
-    by_lane: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for _, lsn, ordinal, lane, _ in sorted(rows, key=lambda row: row[4]):
-        by_lane[lane].append((lsn, ordinal))
-    assert len(by_lane) > 1
-    assert all(places == sorted(places) for places in by_lane.values())
-
-
 def test_a_large_transaction_comes_in_several_batches_and_is_known_to_be_delivered_only_as_a_whole(
-    spark, database, outbox, tmp_path
-):
+    database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database, max_bytes=MIB // 16)
-    _run(spark, settings)
+    _run(settings)
     ids = _publish(outbox, 1, 2000)
-    part = _run(spark, settings, limit=2)
+    part = _run(settings, limit=2)
     assert len(part.batches) == 2
     checkpoint = find_checkpoint(database)
     assert checkpoint is not None and checkpoint.delivered == 0
-    rest = _run(spark, settings)
+    rest = _run(settings)
     assert part.ids + rest.ids == ids
     drop_slot(database)
     (last,) = _publish(outbox, 2001, 2001)
-    assert _run(spark, settings).ids == [last]
+    assert _run(settings).ids == [last]
 
 
 def _forget_commit(settings: PipelineSettings) -> None:
@@ -253,39 +273,43 @@ def _forget_commit(settings: PipelineSettings) -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("is_read", [True, False], ids=["read", "streamed"])
 def test_a_batch_that_was_delivered_and_not_committed_by_spark_is_not_delivered_again(
-    is_read, spark, database, outbox, tmp_path
-):
+    spark: SparkSession, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database, recovery_rows=10)
-    if not is_read:
-        _run(spark, settings)
     ids = _publish(outbox, 1, 10)
-    assert _run(spark, settings).ids == ids
-    if is_read:
-        # The end of the reading is a batch as well.
-        assert is_streaming(database)
+    assert _run_in_spark(spark, settings).ids == ids
+    # Read from the table; the end of the reading is a batch as well.
+    assert is_streaming(database)
     _forget_commit(settings)
     (later,) = _publish(outbox, 11, 11)
-    assert _run(spark, settings).ids == [later]
+    assert _run_in_spark(spark, settings).ids == [later]
+    # Streamed.
+    _forget_commit(settings)
+    (last,) = _publish(outbox, 12, 12)
+    assert _run_in_spark(spark, settings).ids == [last]
 
 
-def test_a_recovery_goes_on_behind_the_last_part_that_was_delivered(spark, database, outbox, tmp_path):
+def test_a_recovery_goes_on_behind_the_last_part_that_was_delivered(
+    database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database, recovery_rows=10)
     ids = _publish(outbox, 1, 95)
-    first = _run(spark, settings, limit=4)
+    first = _run(settings, limit=4)
     assert first.ids == ids[:40]
     checkpoint = find_checkpoint(database)
     assert checkpoint is not None
     assert (checkpoint.phase, checkpoint.recovered) == ("recovering", 40)
     shutil.rmtree(settings.checkpoint)
-    assert _run(spark, settings).ids == ids[40:]
+    assert _run(settings).ids == ids[40:]
 
 
-def test_what_a_recovery_had_delivered_when_its_slot_was_lost_too_is_not_delivered_again(spark, database, outbox, tmp_path):
+def test_what_a_recovery_had_delivered_when_its_slot_was_lost_too_is_not_delivered_again(
+    database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database, recovery_rows=10)
     ids = _publish(outbox, 1, 45)
-    assert _run(spark, settings, limit=2).ids == ids[:20]
+    assert _run(settings, limit=2).ids == ids[:20]
     late = outbox.execute("select min(created_at) - interval '1 hour' from headwater.outbox_message").fetchone()
     assert late is not None
     drop_slot(database)
@@ -293,13 +317,13 @@ def test_what_a_recovery_had_delivered_when_its_slot_was_lost_too_is_not_deliver
     outbox.execute(
         "insert into headwater.outbox_message (created_at, topic, type, payload) values (%s, 't', 'T', '{\"n\": 0}')", late
     )
-    assert _run(spark, settings, limit=2).numbers == [0, *range(21, 40)]
+    assert _run(settings, limit=2).numbers == [0, *range(21, 40)]
     drop_slot(database)
     more = _publish(outbox, 46, 47)
-    assert _run(spark, settings).ids == [*ids[39:], *more]
+    assert _run(settings).ids == [*ids[39:], *more]
 
 
-def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(spark, postgres18: EmbeddedPostgres, tmp_path):
+def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(postgres18: EmbeddedPostgres, tmp_path: Path) -> None:
     with fresh_database(postgres18.url) as url:
         prepare_outbox(url)
         with closing(connect_sync(url)) as connection:
@@ -313,14 +337,16 @@ def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(spark, post
                     [datetime.fromisoformat(f"{day}T12:00:00+00:00"), json.dumps({"n": n})],
                 )
         settings = _settings(tmp_path, url, recovery_rows=1)
-        assert _run(spark, settings, limit=2).numbers == [1, 2]
+        assert _run(settings, limit=2).numbers == [1, 2]
         shutil.rmtree(settings.checkpoint)
-        assert _run(spark, settings, limit=1).numbers == [3]
+        assert _run(settings, limit=1).numbers == [3]
         _forget_commit(settings)
-        assert _run(spark, settings).numbers == [4, 5]
+        assert _run(settings).numbers == [4, 5]
 
 
-def test_without_a_checkpoint_everything_in_the_table_is_delivered_in_the_order_of_writing(spark, any_database, tmp_path):
+def test_without_a_checkpoint_everything_in_the_table_is_delivered_in_the_order_of_writing(
+    any_database: str, tmp_path: Path
+) -> None:
     prepare_outbox(any_database)
     with closing(connect_sync(any_database)) as connection:
         for n, minutes in ((1, 3), (2, 1), (3, 2)):
@@ -330,34 +356,26 @@ def test_without_a_checkpoint_everything_in_the_table_is_delivered_in_the_order_
                 [minutes, json.dumps({"n": n})],
             )
         settings = _settings(tmp_path, any_database)
-        assert _run(spark, settings).numbers == [1, 3, 2]
-        assert _run(spark, settings).numbers == []
+        assert _run(settings).numbers == [1, 3, 2]
+        assert _run(settings).numbers == []
 
 
 def test_a_lost_checkpoint_directory_of_spark_loses_nothing_and_repeats_nothing_that_was_confirmed(
-    spark, database, outbox, tmp_path
-):
+    database: str, outbox: Connection, tmp_path: Path
+) -> None:
     settings = _settings(tmp_path, database)
-    _run(spark, settings)
-    assert _run(spark, settings).ids == []
+    _run(settings)
+    assert _run(settings).ids == []
     ids = _publish(outbox, 1, 50)
-    assert _run(spark, settings).ids == ids
+    assert _run(settings).ids == ids
     shutil.rmtree(settings.checkpoint)
     later = _publish(outbox, 51, 100)
-    assert _run(spark, settings).ids == later
+    assert _run(settings).ids == later
 
 
-def test_a_notebook_that_is_asked_again_gets_what_is_new_also_when_the_slot_was_dropped(spark, database, outbox, tmp_path):
-    first = _publish(outbox, 1, 20)
-    assert [row["id"] for row in _read(spark, tmp_path, database)] == first
-    second = _publish(outbox, 21, 30)
-    assert [row["id"] for row in _read(spark, tmp_path, database)] == second
-    third = _publish(outbox, 31, 40)
-    drop_slot(database)
-    assert [row["id"] for row in _read(spark, tmp_path, database)] == third
-
-
-def test_nothing_is_written_to_the_database_while_nothing_happens(spark, database, outbox, tmp_path):
+def test_nothing_is_written_to_the_database_while_nothing_happens(
+    spark: SparkSession, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     recorder = Recorder()
     with Relay(spark, _settings(tmp_path, database), [recorder]) as relay:
         eventually(lambda: is_streaming(database), seconds=90)
@@ -370,7 +388,7 @@ def test_nothing_is_written_to_the_database_while_nothing_happens(spark, databas
 
 
 class _Quiet:
-    """Looks for some seconds in which no transaction wrote anything."""
+    """Looks for some seconds in which no transaction wrote anything: time itself is the subject."""
 
     def __init__(self, connection: Connection, seconds: float = 4) -> None:
         self._connection, self._seconds = connection, seconds
@@ -390,7 +408,7 @@ class _Quiet:
         return xid, lsn
 
 
-def test_a_checkpoint_that_another_run_has_taken_moves_for_that_one_alone(database, outbox):
+def test_a_checkpoint_that_another_run_has_taken_moves_for_that_one_alone(database: str, outbox: Connection) -> None:
     table = "headwater.outbox_message"
     first = take_checkpoint(database, NAME, table)
     second = take_checkpoint(database, NAME, table)
@@ -416,8 +434,8 @@ TIMED_COLUMNS = OutboxColumns(id="id", payload="body", created_at="at", topic_va
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["streamed", "read"])
 def test_the_skew_covers_a_clock_that_is_behind_by_less_also_right_after_a_recovery(
-    is_read, spark, database, outbox, tmp_path
-):
+    is_read: bool, database: str, outbox: Connection, tmp_path: Path
+) -> None:
     """A row of a second ago is written when newer ones are delivered; then the slot is lost."""
     outbox.execute(TIMED)
     settings = _settings(tmp_path, database, table="public.timed", columns=TIMED_COLUMNS)
@@ -427,26 +445,28 @@ def test_the_skew_covers_a_clock_that_is_behind_by_less_also_right_after_a_recov
         outbox.execute("insert into timed (at, body) values (%s, %s)", [at, json.dumps({"n": n})])
 
     if not is_read:
-        _run(spark, settings)
+        _run(settings)
     insert(1, now - timedelta(seconds=3))
     insert(2, now)
-    assert _run(spark, settings).numbers == [1, 2]
+    assert _run(settings).numbers == [1, 2]
     insert(3, now - timedelta(seconds=1))
     drop_slot(database)
-    found = _run(spark, settings).numbers
+    found = _run(settings).numbers
     assert 3 in found
     # What is older than the skew is not delivered again.
     assert 1 not in found
 
 
-def test_a_slot_that_is_lost_before_its_batch_was_delivered_loses_none_of_it(spark, database, outbox, tmp_path):
+def test_a_slot_that_is_lost_before_its_batch_was_delivered_loses_none_of_it(
+    database: str, outbox: Connection, tmp_path: Path
+) -> None:
     """Spark has logged the range, and asks for it again when the slot is another one."""
     settings = _settings(tmp_path, database)
-    _run(spark, settings)
+    _run(settings)
     ids = _publish(outbox, 1, 20)
-    assert _run(spark, settings, limit=0).ids == []
+    assert _run(settings, limit=0).ids == []
     lost = generation_of(database)
     drop_slot(database)
-    found = _run(spark, settings).ids
+    found = _run(settings).ids
     assert generation_of(database) != lost
     assert found == ids

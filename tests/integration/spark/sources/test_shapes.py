@@ -10,10 +10,9 @@ import pytest
 
 from headwater.errors import DecodeError, SettingsError, SourceError
 from headwater.postgres.connect import Connection, connect_sync
-from headwater.spark.frame import unpack
 from headwater.spark.sources import register
 from headwater.spark.sources.changes import ChangesReader
-from tests.streams import new_reader, next_range, ranges, reading
+from tests.support.capture.change_streams import frame_in, new_reader, next_range, ranges, reading
 
 
 def _prepare(url: str, *statements: str) -> Connection:
@@ -211,7 +210,7 @@ def test_a_frame_of_shape_wire_holds_what_the_server_sent(database):
         with reading(**_options(database, shape="wire")) as reader:
             found = next_range(reader, reader.initialOffset())
             (row,) = (row for partition in found.partitions for batch in reader.read(partition) for row in batch.to_pylist())
-    frame = unpack(row["frame"])
+    frame = frame_in(row["frame"])
     assert (row["lane"], row["changes"]) == (frame.lane, 2)
     assert [type_.name for type_ in frame.own_types] == ["mood"]
     assert (frame.lineage.slot, frame.lineage.system_identifier) == ("hw", found.end["system"])
@@ -309,7 +308,6 @@ def test_a_partitioned_table_comes_under_the_name_that_was_asked_for(database):
     assert [json.loads(row["after"])["mail"] for row in rows] == ["***", "***"]
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_spark_takes_the_rows_of_every_shape_as_they_are(spark, database, tmp_path):
     register(spark)

@@ -14,9 +14,9 @@ from headwater.capture.slots import SourceSlot, renew_slot
 from headwater.capture.tables import TableStore
 from headwater.errors import ConnectionLost, SlotLost
 from headwater.spark.sources import adbc as adbc_module
-from tests.loading import Replica, follow
-from tests.streams import position, reading
-from tests.waiting import eventually
+from tests.support.capture.change_streams import planned, position, reading
+from tests.support.capture.memory_replica import Replica, follow
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -43,14 +43,25 @@ def small_pieces(monkeypatch):
 
 
 @pytest.fixture
-def shop(any_database):
-    with psycopg.connect(any_database, autocommit=True) as connection:
+def shop(database):
+    _fill(database)
+    return database
+
+
+@pytest.fixture
+def any_shop(any_database):
+    """On each version in turn: for snapshots, slots and settings that are the server's own."""
+    _fill(any_database)
+    return any_database
+
+
+def _fill(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table item (id int primary key, v text)")
         connection.execute("insert into item select g, 'item ' || g from generate_series(1, 5000) g")
         connection.execute("create table note (id int primary key, v text)")
         connection.execute("insert into note select g, null from generate_series(1, 10) g")
         connection.execute("create table nothing (id int primary key, v text)")
-    return any_database
 
 
 def test_rows_that_are_there_come_before_the_changes_that_follow(shop):
@@ -68,9 +79,9 @@ def test_rows_that_are_there_come_before_the_changes_that_follow(shop):
     assert (replica.repeated, replica.missed) == ([], [])
 
 
-def test_what_is_written_while_a_table_is_read_is_neither_missed_nor_repeated(shop):
+def test_what_is_written_while_a_table_is_read_is_neither_missed_nor_repeated(any_shop):
     replica = Replica()
-    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
         at, number = reader.initialOffset(), 10_000
         while not _is_loaded(at):
             number += 1
@@ -81,7 +92,7 @@ def test_what_is_written_while_a_table_is_read_is_neither_missed_nor_repeated(sh
             if end != at:
                 replica.deliver(reader, at, end)
                 at = end
-        follow(reader, replica, at, lambda _: replica.tables[("public", "item")] == _rows(shop, "item"))
+        follow(reader, replica, at, lambda _: replica.tables[("public", "item")] == _rows(any_shop, "item"))
     assert (replica.repeated, replica.missed) == ([], [])
     assert replica.swaps == 1
 
@@ -248,24 +259,24 @@ def test_who_keeps_a_snapshot_waiting_is_told(shop, monkeypatch):
     assert _known(shop)["note"] == ("streaming", None)
 
 
-def test_a_table_whose_rows_the_server_cannot_read_is_left_out_of_the_next_attempt_and_the_others_go_on(shop):
+def test_a_table_whose_rows_the_server_cannot_read_is_left_out_of_the_next_attempt_and_the_others_go_on(any_shop):
     """A row filter that divides by zero for a row that was there before fails like a damaged page: in the midst of it."""
     replica = Replica()
-    with psycopg.connect(shop, autocommit=True) as connection:
+    with psycopg.connect(any_shop, autocommit=True) as connection:
         connection.execute("insert into note values (0, 'fails')")
         connection.execute("create publication hw for table item, nothing, note where (100 / id > 0)")
-        with reading(**_options(shop)) as reader:
+        with reading(**_options(any_shop)) as reader:
             at = reader.initialOffset()
             with pytest.raises(ConnectionLost, match=r"table public\.note cannot be read at its snapshot"):
                 follow(reader, replica, at, _is_loaded)
-        state, error = _known(shop)["note"]
+        state, error = _known(any_shop)["note"]
         assert (state, "division by zero" in error) == ("wanted", True)
-        with reading(**_options(shop)) as reader:
+        with reading(**_options(any_shop)) as reader:
             at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] is None and len(replica.tables) == 2)
             assert at["dropped"] == [["public", "note"]]
             connection.execute("alter publication hw set table item, nothing, note")
             connection.execute("update headwater.pipeline_table set retry_at = now()")
-            _follow_until_equal(reader, replica, at, shop, "item", "note", "nothing")
+            _follow_until_equal(reader, replica, at, any_shop, "item", "note", "nothing")
     assert (replica.repeated, replica.missed) == ([], [])
 
 
@@ -278,14 +289,14 @@ def test_a_table_that_vanishes_is_told_and_the_others_go_on(shop):
         assert "it does not exist" in _known(shop)["note"][1]
 
 
-def test_a_table_that_somebody_took_out_of_the_publication_is_published_and_read_again(shop, monkeypatch):
+def test_a_table_that_somebody_took_out_of_the_publication_is_published_and_read_again(any_shop, monkeypatch):
     monkeypatch.setattr("headwater.spark.sources.loader._FIND_SECONDS", 0.0)
     replica = Replica()
-    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
         at = follow(reader, replica, reader.initialOffset(), _is_loaded)
         connection.execute("alter publication hw drop table note")
         connection.execute("insert into note values (60, 'unpublished')")
-        _follow_until_equal(reader, replica, at, shop, "note")
+        _follow_until_equal(reader, replica, at, any_shop, "note")
 
 
 def test_a_table_that_is_made_anew_is_read_anew(shop, monkeypatch):
@@ -312,11 +323,11 @@ def test_a_table_that_comes_to_match_a_pattern_is_added_by_itself(shop, monkeypa
 
 
 @pytest.mark.parametrize("trouble", ["dropped", "made anew", "moved"])
-def test_a_slot_that_is_not_the_one_we_knew_is_noticed(shop, trouble):
+def test_a_slot_that_is_not_the_one_we_knew_is_noticed(any_shop, trouble):
     replica = Replica()
-    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
         at = follow(reader, replica, reader.initialOffset(), _is_loaded)
-    with psycopg.connect(shop, autocommit=True) as connection:
+    with psycopg.connect(any_shop, autocommit=True) as connection:
         eventually(lambda: connection.execute("select not active from pg_replication_slots").fetchone() == (True,))
         connection.execute("insert into note values (88, 'in the gap')")
         if trouble == "moved":
@@ -325,35 +336,35 @@ def test_a_slot_that_is_not_the_one_we_knew_is_noticed(shop, trouble):
             connection.execute("select pg_drop_replication_slot('hw')")
         if trouble == "made anew":
             connection.execute("select pg_create_logical_replication_slot('hw', 'pgoutput')")
-    with reading(**_options(shop)) as reader, pytest.raises(SlotLost):
+    with reading(**_options(any_shop)) as reader, pytest.raises(SlotLost):
         reader.latestOffset(at, reader.getDefaultReadLimit())
 
 
 @pytest.mark.parametrize("keeps_checkpoint", [True, False])
-def test_after_the_loss_of_the_slot_all_tables_are_read_again_and_nothing_of_the_gap_is_missing(shop, keeps_checkpoint):
+def test_after_the_loss_of_the_slot_all_tables_are_read_again_and_nothing_of_the_gap_is_missing(any_shop, keeps_checkpoint):
     replica = Replica()
-    with reading(**_options(shop)) as reader, psycopg.connect(shop, autocommit=True) as connection:
+    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
         at = follow(reader, replica, reader.initialOffset(), _is_loaded)
         connection.execute("update item set v = 'logged, and not delivered' where id = 7")
         pending = eventually(lambda: _another(reader, at))
-    with psycopg.connect(shop, autocommit=True) as connection:
+    with psycopg.connect(any_shop, autocommit=True) as connection:
         eventually(lambda: connection.execute("select not active from pg_replication_slots").fetchone() == (True,))
         connection.execute("select pg_drop_replication_slot('hw')")
         connection.execute("delete from item where id > 4000")
         connection.execute("insert into note values (88, 'in the gap')")
-    with closing(TableStore(shop, "hw")) as store:
-        renew_slot(SourceSlot(shop, "hw", "hw", ("public.*",)), store, "the slot is lost")
-    with reading(**_options(shop)) as reader:
+    with closing(TableStore(any_shop, "hw")) as store:
+        renew_slot(SourceSlot(any_shop, "hw", "hw", ("public.*",)), store, "the slot is lost")
+    with reading(**_options(any_shop)) as reader:
         if keeps_checkpoint:
             assert reader.partitions(at, pending) == []
             at = pending
         else:
             at = reader.initialOffset()
-        with psycopg.connect(shop, autocommit=True) as connection:
+        with psycopg.connect(any_shop, autocommit=True) as connection:
             connection.execute("update note set v = 'after the gap' where id = 88")
         follow(reader, replica, at, lambda at: at["generation"] != pending["generation"] and _is_loaded(at))
         for table in ("item", "note", "nothing"):
-            assert replica.tables[("public", table)] == _rows(shop, table)
+            assert replica.tables[("public", table)] == _rows(any_shop, table)
     assert (replica.repeated, replica.missed) == ([], [])
 
 
@@ -382,9 +393,9 @@ def test_changes_of_a_table_that_could_not_be_read_stay_out_and_replay_alike(sho
             at = follow(reader, replica, at, lambda at: at["load"] and position(at["load"]) < position(at))
             at = follow(reader, replica, at, lambda at: at["load"] and at["load"]["complete"])
             last = eventually(lambda: _another(reader, at))
-            first_time = [partition.changes for partition in reader.partitions(at, last)]
+            first_time = [partition.changes for partition in planned(reader, at, last).partitions]
         with reading(**_options(shop)) as reader:
-            assert [partition.changes for partition in reader.partitions(at, last)] == first_time == [(1,)]
+            assert [partition.changes for partition in planned(reader, at, last).partitions] == first_time == [(1,)]
             replica.deliver(reader, at, last)
     assert ("public", "note") not in replica.tables
     assert (replica.repeated, replica.missed) == ([], [])
@@ -406,18 +417,19 @@ def test_the_partitions_of_a_table_are_locked_while_it_is_read(any_database):
     assert len(replica.tables[("public", "item")]) == 5000
 
 
-def test_timeouts_of_the_server_do_not_end_a_reading(shop):
+def test_timeouts_of_the_server_do_not_end_a_reading(any_shop):
     replica = Replica()
-    with psycopg.connect(shop, autocommit=True) as connection:
+    with psycopg.connect(any_shop, autocommit=True) as connection:
         timeouts = ["idle_in_transaction_session_timeout", "statement_timeout"]
         timeouts += ["transaction_timeout"] if connection.info.server_version >= 170000 else []
         for name in timeouts:
             connection.execute(f"alter role postgres in database {connection.info.dbname} set {name} = '300ms'")
-        with reading(**_options(shop)) as reader:
+        with reading(**_options(any_shop)) as reader:
             at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] and at["load"]["snapshot"])
+            # Longer than each timeout: whether the reading outlasts that is the subject.
             connection.execute("select pg_sleep(0.5)")
             follow(reader, replica, at, _is_loaded)
-    assert replica.tables[("public", "item")] == _rows(shop, "item")
+    assert replica.tables[("public", "item")] == _rows(any_shop, "item")
 
 
 def test_a_slot_of_another_name_is_a_loss_and_nothing_is_skipped(shop):

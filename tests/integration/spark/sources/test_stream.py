@@ -15,10 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.model import Lsn
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.sources import register
-from tests.capturing import confirmed_flush, prepare
-from tests.waiting import eventually
+from tests.support.capture.captured_database import confirmed_flush, prepare
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 Deliver = Callable[[DataFrame, int], None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from headwater import topics
 from headwater.errors import HeadwaterError, LeaseLost, PositionError, PositionExpired, SettingsError, TopicError
@@ -17,9 +17,11 @@ from headwater.spark.failure import translate
 from headwater.spark.sources import register
 from headwater.spark.sources.topic import planner
 from headwater.spark.sources.topic.options import parse_options
+from headwater.spark.sources.topic.source import TopicDataSource
 from headwater.topics import Message, Subscriber
+from tests.support.spark.micro_batches import run_available
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -40,11 +42,10 @@ def append(connection: Connection, first: int, count: int, *, topic: str = "orde
 
 
 class Reading:
-    """Queries with one checkpoint directory, each of which ends where the topic is by then."""
+    """Queries with one checkpoint directory, each of which ends where the topic is by then; without `spark`, as it asks."""
 
-    def __init__(self, spark: SparkSession, directory: Path, url: str, **options: str) -> None:
-        register(spark)
-        self._spark, self._checkpoint = spark, str(directory / "checkpoint")
+    def __init__(self, directory: Path, url: str, *, spark: SparkSession | None = None, **options: str) -> None:
+        self._spark, self._checkpoint = spark, directory / "checkpoint"
         self.options = {"url": url, "topic": "orders", **options}
         self.batches: list[list[Any]] = []
         self.failed: list[Any] = []
@@ -61,17 +62,27 @@ class Reading:
     def run(self, fails_at: int | None = None) -> None:
         """Read what is there; raises what a query fails for. Batches are kept, but for the one at which it fails."""
 
-        def keep(batch: DataFrame, _number: int) -> None:
-            rows = batch.collect()
+        def keep(rows: list[Any]) -> None:
             self.in_batch()
             if fails_at is not None and len(self.batches) == fails_at:
                 self.failed = rows
                 raise RuntimeError("as was asked for")
             self.batches.append(rows)
 
-        stream = self._spark.readStream.format("headwater.topic").options(**self.options).load()
-        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", self._checkpoint)
-        query = writer.trigger(availableNow=True).start()
+        if self._spark is not None:
+            self._run_in_spark(self._spark, keep)
+            return
+        run_available(
+            TopicDataSource(self.options),
+            self._checkpoint,
+            lambda _, partitions: keep([row for part in partitions for batch in part for row in batch.to_pylist()]),
+        )
+
+    def _run_in_spark(self, spark: SparkSession, keep: Callable[[list[Any]], None]) -> None:
+        register(spark)
+        stream = spark.readStream.format("headwater.topic").options(**self.options).load()
+        writer = stream.writeStream.foreachBatch(lambda batch, _: keep(batch.collect()))
+        query = writer.option("checkpointLocation", str(self._checkpoint)).trigger(availableNow=True).start()
         try:
             query.awaitTermination()
         except Exception as exc:
@@ -96,10 +107,12 @@ def offsets(rows: list[Any]) -> dict[int, list[int]]:
     return found
 
 
-def test_all_messages_are_read_at_once_with_their_places_and_what_was_staged(
+def test_a_topic_is_read_at_once_without_messages_and_with_all_of_them_in_their_places_as_staged(
     spark: SparkSession, database: str, connection: Connection
 ) -> None:
     register(spark)
+    frame = spark.read.format("headwater.topic").options(url=database, topic="orders").load()
+    assert frame.collect() == []
     append(connection, 0, 50)
     rows = spark.read.format("headwater.topic").options(url=database, topic="orders").load().collect()
     assert sorted(int(bytes(row["payload"])) for row in rows) == list(range(50))
@@ -112,59 +125,34 @@ def test_all_messages_are_read_at_once_with_their_places_and_what_was_staged(
     assert len(where) == 5, "a key has one partition"
 
 
-def test_a_topic_without_messages_is_read_as_no_rows(spark: SparkSession, database: str, connection: Connection) -> None:
-    register(spark)
-    assert spark.read.format("headwater.topic").options(url=database, topic="orders").load().collect() == []
-
-
-def test_a_stream_goes_on_where_it_was_in_batches_of_the_size_that_was_asked_for(
+def test_a_batch_that_failed_comes_again_as_it_was_and_the_cursors_of_the_group_follow_what_spark_has_committed(
     spark: SparkSession, database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    reading = Reading(spark, tmp_path, database, maxRowsPerTrigger="10")
-    append(connection, 0, 40)
-    reading.run()
-    append(connection, 40, 20)
-    reading.run()
-    assert reading.numbers == list(range(60))
-    assert max(map(len, reading.batches)) == 10
-    for batch in reading.batches:
-        for found in offsets(batch).values():
-            assert found == sorted(found)
-
-
-def test_a_batch_that_failed_comes_again_with_the_same_messages_though_more_were_appended(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
-) -> None:
-    reading = Reading(spark, tmp_path, database, maxRowsPerTrigger="10", group="billing")
+    first = Reading(tmp_path / "first", database, spark=spark, maxRowsPerTrigger="10", group="billing")
     append(connection, 0, 30)
     with pytest.raises(HeadwaterError, match="as was asked for"):
-        reading.run(fails_at=1)
+        first.run(fails_at=1)
     reached = cursors(connection, "billing")
-    assert sum(reached.values()) == len(reading.rows) == 10, "the group is not past what Spark has committed"
-    append(connection, 30, 10)
-    reading.run()
-    assert reading.numbers == list(range(40))
-    assert reading.batches[1] == reading.failed
-
-
-def test_the_cursors_of_a_group_follow_and_a_new_checkpoint_directory_begins_there(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
-) -> None:
-    append(connection, 0, 20)
-    Reading(spark, tmp_path / "first", database, group="billing").run()
-    assert sum(cursors(connection, "billing").values()) == 20
-    append(connection, 20, 5)
-    second = Reading(spark, tmp_path / "second", database, group="billing")
+    assert sum(reached.values()) == len(first.rows) == 10, "the group is not past what Spark has committed"
+    append(connection, 30, 30)
+    first.run()
+    assert first.batches[1] == first.failed, "the same messages, though more were appended"
+    assert first.numbers == list(range(60))
+    assert max(map(len, first.batches)) == 10
+    for batch in first.batches:
+        for found in offsets(batch).values():
+            assert found == sorted(found)
+    assert sum(cursors(connection, "billing").values()) == 60
+    append(connection, 60, 5)
+    second = Reading(tmp_path / "second", database, spark=spark, group="billing")
     second.run()
-    assert second.numbers == list(range(20, 25))
-    assert sum(cursors(connection, "billing").values()) == 25
+    assert second.numbers == list(range(60, 65)), "a new checkpoint directory begins where the group is"
+    assert sum(cursors(connection, "billing").values()) == 65
 
 
-def test_a_new_group_may_begin_behind_the_newest_message(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
-) -> None:
+def test_a_new_group_may_begin_behind_the_newest_message(database: str, connection: Connection, tmp_path: Path) -> None:
     append(connection, 0, 20)
-    reading = Reading(spark, tmp_path, database, group="billing", startingOffsets="latest", maxRowsPerTrigger="3")
+    reading = Reading(tmp_path, database, group="billing", startingOffsets="latest", maxRowsPerTrigger="3")
     reading.run()
     append(connection, 20, 5)
     reading.run()
@@ -172,10 +160,10 @@ def test_a_new_group_may_begin_behind_the_newest_message(
 
 
 async def test_a_group_with_members_is_refused_and_goes_on_where_they_were_when_they_have_left(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
+    database: str, connection: Connection, tmp_path: Path
 ) -> None:
     append(connection, 0, 5)
-    reading = Reading(spark, tmp_path, database, group="billing")
+    reading = Reading(tmp_path, database, group="billing")
     async with Subscriber(database, "orders", group="billing") as member:
         read = 0
         async for batch in member:
@@ -186,16 +174,16 @@ async def test_a_group_with_members_is_refused_and_goes_on_where_they_were_when_
         with pytest.raises(TopicError, match="has members that read it"):
             await asyncio.to_thread(reading.run)
     append(connection, 5, 5)
-    again = Reading(spark, tmp_path / "again", database, group="billing")
+    again = Reading(tmp_path / "again", database, group="billing")
     await asyncio.to_thread(again.run)
     assert again.numbers == list(range(5, 10))
 
 
 async def test_a_member_that_joins_shuts_a_query_out_and_goes_on_where_it_was(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
+    database: str, connection: Connection, tmp_path: Path
 ) -> None:
     append(connection, 0, 20)
-    reading = Reading(spark, tmp_path, database, group="billing", maxRowsPerTrigger="10")
+    reading = Reading(tmp_path, database, group="billing", maxRowsPerTrigger="10")
     await asyncio.to_thread(reading.run)
     append(connection, 20, 20)
     found: list[int] = []
@@ -215,8 +203,8 @@ async def test_a_member_that_joins_shuts_a_query_out_and_goes_on_where_it_was(
     assert sum(cursors(connection, "billing").values()) == 40
 
 
-def test_a_paused_group_gets_nothing(spark: SparkSession, database: str, connection: Connection, tmp_path: Path) -> None:
-    reading = Reading(spark, tmp_path, database, group="billing")
+def test_a_paused_group_gets_nothing(database: str, connection: Connection, tmp_path: Path) -> None:
+    reading = Reading(tmp_path, database, group="billing")
     append(connection, 0, 5)
     reading.run()
     connection.execute("update headwater.topic_group set is_paused = true")
@@ -243,9 +231,9 @@ def single(database: str) -> Iterator[Connection]:
 
 
 def test_messages_that_were_dropped_before_they_were_read_are_told_with_the_oldest_and_the_remedy(
-    spark: SparkSession, database: str, single: Connection, tmp_path: Path
+    database: str, single: Connection, tmp_path: Path
 ) -> None:
-    reading = Reading(spark, tmp_path, database, maxRowsPerTrigger="4")
+    reading = Reading(tmp_path, database, maxRowsPerTrigger="4")
     append(single, 0, 4)
     reading.run()
     append(single, 4, 20)
@@ -273,9 +261,9 @@ def test_messages_that_are_dropped_while_a_batch_is_read_fail_it_rather_than_lea
 
 
 def test_a_checkpoint_directory_of_a_topic_that_was_dropped_is_refused(
-    spark: SparkSession, database: str, connection: Connection, tmp_path: Path
+    database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    reading = Reading(spark, tmp_path, database)
+    reading = Reading(tmp_path, database)
     append(connection, 0, 4)
     reading.run()
     connection.execute("delete from headwater.topic")
@@ -297,12 +285,32 @@ def test_a_checkpoint_directory_of_a_topic_that_was_dropped_is_refused(
     ],
 )
 def test_bad_options_are_told_with_what_to_write(
-    spark: SparkSession, database: str, connection: Connection, options: dict[str, str], said: str
+    database: str, connection: Connection, options: dict[str, str], said: str
+) -> None:
+    source = TopicDataSource({"url": database, **options})
+    with pytest.raises((SettingsError, TopicError), match=said):
+        source.reader(source.schema()).partitions()
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "kind"),
+    [
+        ({"topic": "orders", "grop": "a"}, "did you mean 'group'", SettingsError),
+        ({"topic": "nothing"}, "there is no topic 'nothing'", TopicError),
+    ],
+)
+def test_bad_options_are_told_through_spark_too(
+    spark: SparkSession,
+    database: str,
+    connection: Connection,
+    options: dict[str, str],
+    said: str,
+    kind: type[HeadwaterError],
 ) -> None:
     register(spark)
     with pytest.raises(Exception, match=said) as failed:
         spark.read.format("headwater.topic").options(url=database, **options).load().collect()
-    assert isinstance(translate(failed.value), SettingsError | TopicError)
+    assert isinstance(translate(failed.value), kind)
 
 
 def test_a_large_range_is_cut_at_frames_into_tasks_that_leave_nothing_out(

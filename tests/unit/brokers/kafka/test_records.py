@@ -1,6 +1,6 @@
 from headwater.brokers.kafka import KafkaAccess
 from headwater.brokers.kafka.records import records
-from tests.conformance.brokers import CREATED_AT_TEXT, message, messages, numbered
+from tests.conformance.broker_contract import CREATED_AT_TEXT, message, messages, numbered
 
 ACCESS = KafkaAccess(bootstrap_servers="one:9092", topic="shop.{topic}.{type}", source="urn:shop")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.brokers.columns import FEW
 from headwater.brokers.nats.envelope import forbidden, header_lines, subject_problem
-from tests.conformance.brokers import CREATED_AT_TEXT, message, messages
+from tests.conformance.broker_contract import CREATED_AT_TEXT, message, messages
 
 texts = st.text(max_size=40) | st.sampled_from(["a\r\nb: c\r\n\r\n", " x ", "%", "100%25", "\x00", "é", '"'])
 

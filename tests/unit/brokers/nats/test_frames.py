@@ -54,7 +54,8 @@ def test_each_message_may_have_a_subject_of_its_own(times, made):
     assert bytes(frames.part(0, len(messages))) == b"".join(expected)
     last = len(messages) - 1
     assert outgoing.part(last, last + 1).subject_of(0) == outgoing.subject_of(last) == subjects[-1]
-    assert outgoing.chosen(np.array([last]), np.array([0])).subjects.to_pylist() == [subjects[-1]]
+    chosen = outgoing.chosen(np.array([last]), np.array([0])).subjects
+    assert chosen is not None and chosen.to_pylist() == [subjects[-1]]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string()])

@@ -7,7 +7,7 @@ from headwater.brokers.columns import FEW
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.brokers.rabbitmq.envelope import envelop, too_large
 from headwater.model import Messages
-from tests.conformance.brokers import message, messages
+from tests.conformance.broker_contract import message, messages
 
 ACCESS = RabbitmqAccess(url="amqp://host")
 

@@ -12,7 +12,7 @@ from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.brokers.rabbitmq.envelope import envelop
 from headwater.brokers.rabbitmq.frames import Outgoing, build_frames
 from headwater.model import Messages
-from tests.conformance.brokers import CREATED_AT, CREATED_AT_TEXT, message, messages
+from tests.conformance.broker_contract import CREATED_AT, CREATED_AT_TEXT, message, messages
 
 SOURCE = "urn:shop"
 short = st.text(max_size=60)

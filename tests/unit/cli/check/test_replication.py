@@ -9,7 +9,7 @@ from headwater.cli.check.replication import check_creation, check_publication, c
 from headwater.errors import SlotMissing, SourceError
 from headwater.model import Lsn
 from headwater.postgres.replication.stream import SystemIdentity
-from tests.unit.postgres.values import RIGHTS, SERVER, SLOT, published, table
+from tests.support.capture.catalog_values import RIGHTS, SERVER, SLOT, published, table
 
 A, B = table(1, "a"), table(2, "b")
 OWNED = [replace(RIGHTS, oid=1), replace(RIGHTS, oid=2)]

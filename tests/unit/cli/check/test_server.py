@@ -6,7 +6,7 @@ import pytest
 
 from headwater.cli.check.finding import Level
 from headwater.cli.check.server import check_server
-from tests.unit.postgres.values import SERVER
+from tests.support.capture.catalog_values import SERVER
 
 
 def found(subject, *, needs_slot=True, **facts):

@@ -7,7 +7,7 @@ import pytest
 from headwater.cli.check.finding import Level
 from headwater.cli.check.tables import Database, check_left_out, check_table, goes_as_text
 from headwater.postgres.types.registry import Field, Kind, PgType, Types
-from tests.unit.postgres.values import COLUMN, RIGHTS, SERVER, TABLE, table
+from tests.support.capture.catalog_values import COLUMN, RIGHTS, SERVER, TABLE, table
 
 VECTOR = PgType(oid=90001, schema="public", name="vector")
 TYPES = Types.builtin().extended(

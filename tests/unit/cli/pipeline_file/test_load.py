@@ -10,6 +10,7 @@ from headwater.cli.pipeline_file.load import load
 from headwater.errors import SettingsError
 from headwater.postgres.connect import complete
 from headwater.spark.settings import (
+    ChangesSettings,
     ConsoleSinkSettings,
     LaneRule,
     NatsSinkSettings,
@@ -281,7 +282,7 @@ def test_a_nats_sink_has_its_access_and_its_limits(tmp_path):
         replicas=3, max_age=timedelta(days=1), max_bytes=1024**3, max_msgs=1000, retention="interest"
     )
     assert (sink.cloudevents, sink.requests, sink.requests_tables) == (True, True, ("public.orders",))
-    assert pipeline.source.status_interval == timedelta(seconds=2)
+    assert isinstance(pipeline.source, ChangesSettings) and pipeline.source.status_interval == timedelta(seconds=2)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headwater.cli.pipeline_file.values import flatten, interpolate
+from headwater.cli.pipeline_file.values import Path, Toml, flatten, interpolate
 
 
 def test_variables_are_filled_in_wherever_strings_are():
-    faults: dict = {}
-    content = {"a": "x${ONE}y${TWO}", "b": ["${ONE}", {"c": "${ONE}"}], "d": 3, "e": True}
+    faults: dict[Path, str] = {}
+    content: Toml = {"a": "x${ONE}y${TWO}", "b": ["${ONE}", {"c": "${ONE}"}], "d": 3, "e": True}
 
     filled = interpolate(content, {"ONE": "1", "TWO": ""}, faults)
 
@@ -24,7 +24,7 @@ def test_two_dollars_stand_for_themselves():
 
 
 def test_a_variable_that_is_not_set_is_named_with_its_key():
-    faults: dict = {}
+    faults: dict[Path, str] = {}
     interpolate({"sinks": [{"url": "${TARGET}"}]}, {}, faults)
 
     assert faults == {
@@ -34,7 +34,7 @@ def test_a_variable_that_is_not_set_is_named_with_its_key():
 
 @pytest.mark.parametrize("written", ["${", "${}", "${1x}", "${A B}"])
 def test_a_reference_that_is_none_is_a_fault(written):
-    faults: dict = {}
+    faults: dict[Path, str] = {}
     interpolate(written, {}, faults)
 
     assert "followed by no name" in faults[()]

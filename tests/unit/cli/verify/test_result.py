@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from headwater.cli.verify.result import SinkResult, TableResult, as_json, verdict
 from headwater.model import Lsn
@@ -56,7 +57,7 @@ def test_more_differences_than_can_be_looked_at_again_are_said():
 
 
 def test_json_has_the_same_keys_for_a_table_that_could_not_be_compared():
-    found = as_json("shop", [replace(SINK, tables=[DIFFERENT, FAILED])])
+    found: dict[str, Any] = as_json("shop", [replace(SINK, tables=[DIFFERENT, FAILED])])
 
     (sink,) = found["sinks"]
     different, failed = sink["tables"]

@@ -1,5 +1,7 @@
 """Columns to fields: the vectors hold the bytes that fastavro writes row by row, and what does not fit is told."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -10,14 +12,14 @@ from headwater.creek.avro.arrays import BLOCK_ELEMENTS
 from headwater.creek.schema import RowField
 from headwater.creek.types import column_type
 from headwater.errors import DecodeError
-from tests.unit.creek.reference import NUMERIC_10_5, NUMERIC_12_2, NUMERIC_38_10, NUMERIC_100_50, OIDS, TYPES
+from tests.support.creek.avro_reference import NUMERIC_10_5, NUMERIC_12_2, NUMERIC_38_10, NUMERIC_100_50, OIDS, TYPES
 
 
 def field(type_: str, typmod: int = -1, *, nullable: bool = True) -> RowField:
     return RowField("v", "v", not nullable, nullable, column_type(TYPES, OIDS[type_], typmod))
 
 
-def encoded(texts: list[str | None], each: RowField, *, widened: bool = False) -> tuple[list[str], list[bool]]:
+def encoded(texts: Sequence[str | None], each: RowField, *, widened: bool = False) -> tuple[list[str], list[bool]]:
     """The fields in hex, and which do not fit."""
     column = encode_column(pa.array(texts, pa.string()), each, TYPES, widened=widened)
     misfit = [False] * len(texts) if column.misfit is None else column.misfit.tolist()

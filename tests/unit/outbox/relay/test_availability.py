@@ -7,6 +7,7 @@ import pytest
 from headwater.errors import BrokerError, BrokerUnavailable
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.counts import Counts
+from headwater.outbox.relay.thread import BrokerThread
 
 AWAY, REFUSAL = BrokerUnavailable("away"), BrokerError("who are you")
 
@@ -17,12 +18,12 @@ async def test_who_has_lost_the_broker_finds_it_again_and_no_other_for_him(caplo
     availability.found()
     availability.lost(AWAY, "publisher")
     availability.found("retry")
-    assert not availability.is_up
+    seen = [availability.is_up]
     availability.lost(AWAY, "retry")
     availability.found("publisher")
-    assert not availability.is_up
+    seen.append(availability.is_up)
     availability.found("retry")
-    assert availability.is_up
+    assert [*seen, availability.is_up] == [False, False, True]
     assert counts.is_broker_up
     assert len(caplog.messages) == 2, "that it is away, and that it is back"
 
@@ -52,7 +53,7 @@ async def test_one_that_does_not_let_us_in_is_asked_less_often_than_one_that_is_
     assert longest == [2, 10, 2]
 
 
-class Checked:
+class Checked(BrokerThread):
     """A broker of which each check ends in the next of some ways."""
 
     def __init__(self, *errors):

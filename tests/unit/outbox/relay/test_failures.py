@@ -3,7 +3,7 @@
 from headwater.brokers.base import Left
 from headwater.outbox.relay.failures import Failures
 from headwater.outbox.relay.outcome import Unpublished
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 
 class Clock:

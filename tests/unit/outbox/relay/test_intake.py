@@ -3,7 +3,7 @@
 import asyncio
 
 from headwater.outbox.relay.intake import Intake
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 BYTES = 1 << 20
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from headwater.outbox.relay.ledger import Ledger
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 
 def test_a_row_that_is_claimed_although_it_is_here_gets_the_time_of_its_new_lease():

@@ -4,7 +4,7 @@ from headwater.brokers.base import Left, Offered, Refused
 from headwater.outbox.relay.entry import Entry
 from headwater.outbox.relay.order import Caution, OrderedJudge
 from headwater.outbox.relay.settings import RelaySettings
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 
 def keyed(id_: str, *, attempts: int = 0) -> Entry:

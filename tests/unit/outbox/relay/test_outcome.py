@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwater.brokers.base import Left, Offered, Refused
 from headwater.outbox.relay.outcome import Judge
 from headwater.outbox.relay.settings import RelaySettings
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 SETTINGS = RelaySettings()
 HOUR = 3600

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.outbox.event import Event, encode_events
+from headwater.outbox.event import EncodedEvent, Event, encode_events
 from headwater.outbox.relay.pending import Pending
 
 
-def event(number: int):
+def event(number: int) -> EncodedEvent:
     return encode_events([Event("orders", "Counted", number)], {}, 1000)[0]
 
 
@@ -30,7 +30,8 @@ Blocks = st.recursive(st.just(None), lambda inner: st.lists(st.tuples(st.boolean
 
 @given(Blocks)
 def test_what_is_kept_is_what_no_block_around_it_took_back_in_the_order_of_writing(blocks):
-    pending, kept = Pending(), []
+    pending = Pending()
+    kept: list[EncodedEvent] = []
 
     def walk(block, is_kept):
         if block is None:

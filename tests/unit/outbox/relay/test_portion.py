@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.outbox.relay.portion import take_portion
 from headwater.outbox.relay.reviver import next_limit
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 
 def of_size(size: int):

@@ -18,7 +18,7 @@ from headwater.outbox.relay.retry import RetryQueue, Suspects
 from headwater.outbox.relay.saver import Saver
 from headwater.outbox.relay.session import Session
 from headwater.outbox.relay.settings import RelaySettings
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 SETTINGS = RelaySettings()
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwater.outbox.relay.retry import RetryQueue, Suspects, sendable
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 MIB = 1 << 20
 

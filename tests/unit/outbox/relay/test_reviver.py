@@ -1,16 +1,17 @@
 """How often the table is searched, and for how much at a time."""
 
 import asyncio
+import time
 from datetime import timedelta
 
 import pytest
 
-from headwater.outbox.relay import reviver as module
 from headwater.outbox.relay.availability import Availability
 from headwater.outbox.relay.counts import Counts
 from headwater.outbox.relay.ledger import Ledger
 from headwater.outbox.relay.retry import RetryQueue, Suspects
 from headwater.outbox.relay.reviver import Reviver, least_pause, next_limit
+from headwater.outbox.relay.session import Session
 from headwater.outbox.relay.settings import RelaySettings
 
 SETTINGS = RelaySettings(send_every=timedelta(milliseconds=10), lease=timedelta(seconds=30))
@@ -28,7 +29,7 @@ def test_claims_grow_to_what_the_settings_say_or_to_what_payloads_allow():
     assert next_limit(1, 100 << 20, 1000) == 1
 
 
-class Slow:
+class Slow(Session):
     """A session of which each search finds nothing, and takes its time by a clock of its own."""
 
     def __init__(self, seconds: float) -> None:
@@ -46,7 +47,8 @@ class Slow:
 
 
 async def test_one_who_is_woken_all_the_time_searches_a_fifth_of_it_at_the_most(monkeypatch):
-    session, pauses, enough = Slow(0.3), [], asyncio.Event()
+    session, enough = Slow(0.3), asyncio.Event()
+    pauses: list[float] = []
     availability = Availability(counts := Counts())
     availability.found()
     made = Reviver(session, "me", SETTINGS, RetryQueue(10, 1000, Suspects()), Ledger(), availability, counts)
@@ -59,8 +61,8 @@ async def test_one_who_is_woken_all_the_time_searches_a_fifth_of_it_at_the_most(
             enough.set()
         await sleep(0)
 
-    monkeypatch.setattr(module.time, "monotonic", session.monotonic)
-    monkeypatch.setattr(module.asyncio, "sleep", noted)
+    monkeypatch.setattr(time, "monotonic", session.monotonic)
+    monkeypatch.setattr(asyncio, "sleep", noted)
     running = asyncio.create_task(made.run())
     await enough.wait()
     running.cancel()

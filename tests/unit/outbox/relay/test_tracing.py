@@ -5,7 +5,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from headwater.outbox.relay.tracing import SendSpans
-from tests.unit.outbox.relay.entries import entry
+from tests.support.outbox.relay_entries import entry
 
 
 class Broken(SpanProcessor):

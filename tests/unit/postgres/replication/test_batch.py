@@ -13,13 +13,13 @@ from headwater.postgres.replication.batch import (
     relations_in,
     tags_of,
 )
-from tests import pgoutput_writer as write
+from tests.support.capture import pgoutput_writer as write
 
 ID = [("id", 20, -1, True)]
 
 
 def test_messages_laid_out_are_found_again():
-    messages = [write.begin(1), memoryview(write.insert(1, ["1"])), write.commit(1, 2)]
+    messages: list[bytes | memoryview] = [write.begin(1), memoryview(write.insert(1, ["1"])), write.commit(1, 2)]
     batch = Batch(*lay_out(messages), {}, 1, None)
     assert [bytes(batch.message(i)) for i in range(len(batch))] == [bytes(message) for message in messages]
 

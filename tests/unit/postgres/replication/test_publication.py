@@ -14,7 +14,7 @@ from headwater.postgres.replication.publication import (
     choose_tables,
     plan,
 )
-from tests.unit.postgres.values import published, table
+from tests.support.capture.catalog_values import published, table
 
 A, B, C = table(1, "a"), table(2, "b"), table(3, "c", schema="crm")
 WANTED = Publication(name="shop", tables=("a", "b"))

@@ -8,7 +8,7 @@ from headwater.postgres.replication.batch import Batch, lay_out
 from headwater.postgres.replication.messages import Begin
 from headwater.postgres.replication.rows import decode_rows
 from headwater.postgres.types import Types, to_json
-from tests import pgoutput_writer as write
+from tests.support.capture import pgoutput_writer as write
 
 TABLE = [("id", 25, -1, True), ("n", 23, -1, False)]
 DESCRIBED = write.relation(1, "t", TABLE)

@@ -6,7 +6,8 @@ import pytest
 
 from headwater.errors import ConnectionLost, SettingsError, SlotActive, SlotInvalidated, SlotMissing, SourceError
 from headwater.postgres.replication.slot import check_slot_name, create_slot, require_usable
-from tests.unit.postgres.values import SLOT
+from headwater.postgres.replication.stream import ReplicationConnection
+from tests.support.capture.catalog_values import SLOT
 
 
 def slot(**facts):
@@ -47,7 +48,7 @@ def test_a_slot_that_is_being_made_is_named_with_who_makes_it():
         require_usable(slot(confirmed_flush_lsn=None, active_pid=4711), "shop", "shop")
 
 
-class Refusing:
+class Refusing(ReplicationConnection):
     """A replication connection to a server that refuses every command, in its own language."""
 
     server_version = 180000

@@ -5,12 +5,12 @@ from datetime import date, datetime, time
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.errors import DecodeError
 from headwater.postgres.types import Field, Kind, PgType, Types, to_json, to_json_column
-from tests.integration.postgres.types.samples import BASE
+from tests.support.capture.type_samples import BASE
 
 PAIR, AMOUNT, MOOD, STAMPS, UNKNOWN = range(60_000, 60_005)
 
@@ -85,14 +85,12 @@ USUAL = {
 }
 
 
-@settings(max_examples=150)
 @given(st.data(), st.sampled_from(sorted(USUAL)))
 def test_columns_of_usual_odd_and_missing_values_are_written_as_one_by_one(data, name):
     one = st.none() | USUAL[name] | st.sampled_from(["infinity", "-infinity", "NaN", "0044-03-15 BC"])
     _assert_as_one_by_one(data.draw(st.lists(one, max_size=8)), OIDS[name])
 
 
-@settings(max_examples=150)
 @given(st.sampled_from(sorted(USUAL)), st.lists(st.none() | st.text(), max_size=4))
 @example("date", ["0000-01-01"])
 @example("timestamptz", ["2026-11-15 21:36:08+00\n"])

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +25,14 @@ from headwater.spark.letters import (
     row_of,
     without_misfits,
 )
-from tests import pgoutput_writer as write
+from tests.support.capture import pgoutput_writer as write
 
 LINEAGE = Lineage("7000000000000000001", 3, (), "my.shop", "hw")
 COLUMNS = [("id", 20, -1, True), ("name", 25, -1, False)]
 OTHER = [("id", 20, -1, True), ("mood", 90001, -1, False)]
 MOOD = PgType(oid=90001, schema="public", name="mood", kind=Kind.ENUM)
 UNUSED = PgType(oid=90002, schema="public", name="unused", kind=Kind.ENUM)
-TO = {"pipeline": "shop", "sink": "out"}
+TO: dict[str, Any] = {"pipeline": "shop", "sink": "out"}
 
 
 def frame(*messages: bytes, **facts) -> Frame:

@@ -1,17 +1,21 @@
 """Creek's metric names, as its dashboards ask for them."""
 
 import logging
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.model import Lsn, Position
 from headwater.spark.monitor import CreekMetrics, LogCounter, reads_of
+from headwater.spark.monitor.watch import Watch
+from headwater.spark.reporter import Reporter
+from headwater.spark.state.progress import Progress
+from headwater.spark.state.report import Report
 
 
 def metrics(position=None, lag_bytes=None, reads=None):
-    reporter = SimpleNamespace(report=SimpleNamespace(position=position))
-    watch = SimpleNamespace(progress=SimpleNamespace(lag=None, lag_bytes=lag_bytes))
+    reporter = Mock(spec=Reporter, report=Mock(spec=Report, position=position))
+    watch = Mock(spec=Watch, progress=Mock(spec=Progress, lag=None, lag_bytes=lag_bytes))
     return CreekMetrics(reporter, watch, LogCounter(), lambda: reads or {}, lambda: 2)
 
 

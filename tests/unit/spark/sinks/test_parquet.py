@@ -25,7 +25,7 @@ from headwater.spark.sinks.parquet.columns import (
 from headwater.spark.sinks.parquet.directory import Committed, Directory, LoadedPieces
 from headwater.spark.sinks.parquet.sink import label, local_path
 from headwater.spark.sinks.parquet.task import Assignment, stage_frames
-from tests import pgoutput_writer as write
+from tests.support.capture import pgoutput_writer as write
 
 LINEAGE = Lineage("7000000000000000001", 1, (), "shop", "hw")
 START = Position(Lsn(0), 0)

@@ -3,16 +3,15 @@
 from collections import Counter
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.spark.sources.content import Content, content_of
-from tests import pgoutput_writer as write
-from tests.recorded import batches
-from tests.streams import changes_of, relation, streams
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.change_streams import changes_of, relation, streams
+from tests.support.capture.recordings import batches
 
 
-@settings(max_examples=60)
 @given(streams(), st.sampled_from([1, 200, 1 << 20]))
 def test_the_figures_are_those_of_the_changes(stream, size):
     pieces = [batch for batch in batches(stream, size) if batch.changes]

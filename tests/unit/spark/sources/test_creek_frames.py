@@ -15,7 +15,7 @@ from headwater.spark.sources.creek.frames import CreekFrame, Run, frames_of
 from headwater.spark.sources.creek.messages import Messages, joined
 from headwater.spark.sources.creek.offset import Mark
 from headwater.spark.sources.creek.reading import MessageReader
-from tests.pgoutput_writer import begin, commit, delete, insert, relation, truncate, update
+from tests.support.capture.pgoutput_writer import begin, commit, delete, insert, relation, truncate, update
 
 TABLE = TableMapping.parse("shop.public.things:copy.things")
 LINEAGE = Lineage("CREEK_wal-1", 1, (), "CREEK_wal", "creek")
@@ -24,7 +24,7 @@ NUMERIC = ((12 << 16) | 3) + 4
 WIDE = ((60 << 16) | 20) + 4
 
 # Of each type, texts as the server writes them; some do not fit Creek's own schema.
-VALUES = {
+VALUES: dict[str, tuple[str, int, list[str | None]]] = {
     "id": ("int8", -1, ["1", "-9223372036854775808", "9223372036854775807", "0", "64"]),
     "flag": ("bool", -1, ["t", "f", None, "t", "f"]),
     "small": ("int2", -1, ["-32768", None, "32767", "0", "63"]),

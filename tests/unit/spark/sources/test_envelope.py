@@ -5,7 +5,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -19,10 +19,10 @@ from headwater.spark.shape import ENVELOPE
 from headwater.spark.sources.envelope import SCHEMA, to_envelopes
 from headwater.spark.sources.lanes import split
 from headwater.spark.sources.protect import Protection
-from tests import pgoutput_writer as write
 from tests.data.record import load, recordings
-from tests.recorded import TYPES, batches
-from tests.streams import streams
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.change_streams import streams
+from tests.support.capture.recordings import TYPES, batches
 
 NO_PROTECTION = Protection()
 
@@ -68,7 +68,6 @@ def _assert_as_rows(batch: Batch) -> None:
             assert row[name] is None or isinstance(json.loads(row[name]), dict)
 
 
-@settings(max_examples=50)
 @given(streams(), st.sampled_from([1, 200, 1 << 20]))
 def test_an_envelope_holds_what_the_row_decoder_gives(stream, size):
     for batch in batches(stream, size):
@@ -76,7 +75,6 @@ def test_an_envelope_holds_what_the_row_decoder_gives(stream, size):
             _assert_as_rows(batch)
 
 
-@settings(max_examples=40)
 @given(streams(), st.sampled_from(LaneRule))
 def test_the_envelopes_of_a_lane_hold_what_the_row_decoder_gives(stream, rule):
     for laned in split(batches(stream), 3, rule):

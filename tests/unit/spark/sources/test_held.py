@@ -4,19 +4,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import SourceError
 from headwater.model import Lsn, Position
 from headwater.postgres.replication.cut import Index
 from headwater.spark.sources.held import Held
-from tests import pgoutput_writer as write
-from tests.recorded import batches
-from tests.streams import changes_of, relation, streams
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.change_streams import changes_of, relation, streams
+from tests.support.capture.recordings import batches
 
 
-@settings(max_examples=60)
 @given(streams(), st.integers(0, 400))
 def test_ranges_give_what_was_put_in_and_nothing_twice(stream, most):
     pieces = [batch for batch in batches(stream, 60) if batch.changes]

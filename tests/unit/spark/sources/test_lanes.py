@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.model import Change, Lsn, Snapshot, SnapshotRead
@@ -12,10 +12,10 @@ from headwater.postgres.replication.batch import Batch
 from headwater.postgres.replication.columnar import decode_columns
 from headwater.spark.settings import LaneRule
 from headwater.spark.sources.lanes import lanes_of, self_contained, split, tables_in, unseen, without
-from tests import pgoutput_writer as write
 from tests.data.record import load, recordings
-from tests.recorded import TYPES, batches
-from tests.streams import TABLES, changes_of, relation, streams
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.change_streams import TABLES, changes_of, relation, streams
+from tests.support.capture.recordings import TYPES, batches
 
 SIZES = st.sampled_from([1, 60, 200, 1 << 20])
 LANES = st.integers(1, 5)
@@ -69,7 +69,6 @@ def _assert_order_kept(lanes: dict[int, list[Change]], of):
     assert all(len(where) == 1 for where in seen.values()), "what belongs together was parted"
 
 
-@settings(max_examples=50)
 @given(streams(), SIZES, LANES, RULES)
 def test_the_lanes_together_hold_the_range_with_the_same_positions(stream, size, lanes, rule):
     pieces = batches(stream, size)
@@ -78,7 +77,6 @@ def test_the_lanes_together_hold_the_range_with_the_same_positions(stream, size,
     assert set(found) <= set(range(lanes))
 
 
-@settings(max_examples=40)
 @given(streams(), SIZES, LANES)
 def test_a_table_is_in_one_lane_and_in_commit_order(stream, size, lanes):
     found = _by_lane(batches(stream, size), lanes, LaneRule.TABLE)
@@ -88,13 +86,11 @@ def test_a_table_is_in_one_lane_and_in_commit_order(stream, size, lanes):
         assert positions == sorted(positions)
 
 
-@settings(max_examples=40)
 @given(streams(barriers=False), SIZES, LANES)
 def test_a_key_is_in_one_lane_and_in_commit_order(stream, size, lanes):
     _assert_order_kept(_by_lane(batches(stream, size), lanes, LaneRule.KEY), _key)
 
 
-@settings(max_examples=50)
 @given(streams() | streams(barriers=False), SIZES, SIZES, LANES, RULES, st.sets(st.sampled_from(sorted(TABLES))))
 def test_a_range_that_comes_in_other_pieces_is_split_the_same_way_and_in_the_same_order(
     stream, one, other, lanes, rule, dropped
@@ -103,7 +99,6 @@ def test_a_range_that_comes_in_other_pieces_is_split_the_same_way_and_in_the_sam
     assert here == there
 
 
-@settings(max_examples=50)
 @given(streams(), SIZES, LANES, RULES, st.sets(st.sampled_from(sorted(TABLES)), min_size=1))
 def test_dropped_tables_are_gone_and_the_others_keep_their_positions(stream, size, lanes, rule, dropped):
     pieces = batches(stream, size)
@@ -112,7 +107,6 @@ def test_dropped_tables_are_gone_and_the_others_keep_their_positions(stream, siz
     assert _sorted(_by_lane(pieces, lanes, rule, frozenset(dropped))) == kept
 
 
-@settings(max_examples=40)
 @given(streams(), SIZES, LANES, RULES)
 def test_what_is_ready_to_travel_describes_all_its_tables_and_no_others(stream, size, lanes, rule):
     for laned in split(batches(stream, size), lanes, rule):
@@ -122,7 +116,6 @@ def test_what_is_ready_to_travel_describes_all_its_tables_and_no_others(stream, 
         assert {TABLES[oid][0] for oid in alone.relations} <= tables
 
 
-@settings(max_examples=40)
 @given(streams(), SIZES, LANES, RULES)
 def test_columns_of_a_lane_stand_where_its_rows_stand(stream, size, lanes, rule):
     for laned in split(batches(stream, size), lanes, rule):
@@ -320,7 +313,6 @@ def test_a_batch_that_is_all_in_one_lane_travels_as_it_is():
     assert laned.batch is batch
 
 
-@settings(max_examples=80)
 @given(streams(), st.sampled_from([1, 200, 1 << 20]), st.sets(st.sampled_from(sorted(TABLES))))
 def test_without_some_tables_the_others_keep_their_changes_and_positions(stream, size, oids):
     names = {TABLES[oid][0] for oid in oids}
@@ -331,7 +323,6 @@ def test_without_some_tables_the_others_keep_their_changes_and_positions(stream,
         assert kept is None or kept.changes == len(wanted)
 
 
-@settings(max_examples=80)
 @given(streams(), st.sampled_from([1, 200, 1 << 20]), st.sets(st.sampled_from(sorted(TABLES))), st.integers(990, 1100))
 def test_what_a_snapshot_of_tables_holds_is_left_out_and_nothing_else(stream, size, oids, until):
     names = {TABLES[oid][0] for oid in oids}

@@ -12,8 +12,8 @@ from headwater.model import UNCHANGED
 from headwater.postgres.replication.batch import Batch
 from headwater.spark.columns import spark_type
 from headwater.spark.sources.table import _PLACE, to_table
-from tests import pgoutput_writer as write
-from tests.recorded import TYPES, batches
+from tests.support.capture import pgoutput_writer as write
+from tests.support.capture.recordings import TYPES, batches
 
 NUMERIC_8_2 = ((8 << 16) | 2) + 4
 COLUMNS = [("id", 20, -1, True), ("v", 25, -1, False), ("price", 1700, NUMERIC_8_2, False), ("day", 1082, -1, False)]

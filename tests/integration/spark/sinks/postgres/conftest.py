@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.embedded import EmbeddedPostgres
-from tests.servers import fresh_database
+from tests.support.servers.embedded import fresh_database
 
 
 @pytest.fixture

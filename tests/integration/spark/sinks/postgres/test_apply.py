@@ -12,8 +12,8 @@ from headwater.errors import SinkError
 from headwater.spark.settings import SchemaChanges
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres.lane import Contended
-from tests.conformance.frames import capture
-from tests.integration.spark.sinks.postgres.applying import after, applying, by_key, execute, letters, rows
+from tests.conformance.sink_frames import capture
+from tests.support.sinks.postgres_sink_run import after, applying, by_key, execute, letters, rows
 
 EVERY_KIND = (
     "insert into item select i, 'v' || i, repeat('x', 5000) from generate_series(1, 20) as i",

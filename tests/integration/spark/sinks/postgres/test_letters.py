@@ -9,8 +9,8 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import find_letter
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres.lane import Contended
-from tests.conformance.frames import Delivery, capture
-from tests.integration.spark.sinks.postgres.applying import Applying, after, applying, by_key, execute, letters, rows
+from tests.conformance.sink_frames import Delivery, capture
+from tests.support.sinks.postgres_sink_run import Applying, after, applying, by_key, execute, letters, rows
 
 SETUP = (
     "create table item (id int primary key, v text, big text)",

@@ -13,8 +13,8 @@ from headwater.errors import SinkError, SinkFenced, SinkUnavailable
 from headwater.postgres.connect import connect_sync
 from headwater.spark.sinks import Written
 from headwater.spark.sinks.postgres.load import PieceLoader, chunk_pieces
-from tests.conformance.frames import Reading, read
-from tests.integration.spark.sinks.postgres.applying import applying, execute, letters, rows
+from tests.conformance.sink_frames import Reading, read
+from tests.support.sinks.postgres_sink_run import applying, execute, letters, rows
 
 SETUP = (
     "create table item (id int primary key, v text)",

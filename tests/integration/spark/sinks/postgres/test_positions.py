@@ -11,9 +11,9 @@ from headwater.model.position import TimelineSwitch
 from headwater.postgres.connect import connect_sync
 from headwater.spark.frame import Frame
 from headwater.spark.sinks import Written
-from tests.conformance.frames import Delivery, capture
-from tests.integration.spark.sinks.postgres.applying import after, applying, by_key, execute, rows
-from tests.waiting import eventually
+from tests.conformance.sink_frames import Delivery, capture
+from tests.support.sinks.postgres_sink_run import after, applying, by_key, execute, rows
+from tests.support.waiting import eventually
 
 SETUP = ("create table item (id int primary key, n int)",)
 # An update that is applied twice shows.

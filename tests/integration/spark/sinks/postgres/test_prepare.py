@@ -9,8 +9,8 @@ import pytest
 from headwater.errors import SinkError, SinkUnavailable
 from headwater.postgres.catalog import list_columns, list_tables, select_tables
 from headwater.postgres.connect import connect_sync
-from tests.integration.spark.sinks.postgres.applying import build, execute
-from tests.proxy import Proxy
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.sinks.postgres_sink_run import build, execute
 
 
 def described(url: str, table: str) -> list[tuple[str, str, bool, int | None]]:

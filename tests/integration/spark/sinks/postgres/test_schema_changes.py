@@ -17,9 +17,9 @@ from headwater.spark.sinks.postgres.lane import LaneWriter
 from headwater.spark.sinks.postgres.session import Session
 from headwater.spark.sinks.postgres.wire import Frames
 from headwater.spark.sources.changes import LanePartition
-from tests.integration.spark.sinks.postgres.applying import applying, execute, letters
-from tests.integration.spark.sinks.postgres.following import contents, following, reasons, types
-from tests.streams import position
+from tests.support.capture.change_streams import position
+from tests.support.sinks.altered_source import contents, following, reasons, types
+from tests.support.sinks.postgres_sink_run import applying, execute, letters
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,11 +10,11 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.pipeline import Pipeline
 from headwater.spark.settings import ChangesSettings, LaneRule, PipelineSettings, PostgresSinkSettings
 from headwater.spark.sinks.build import build_sinks
-from tests.integration.spark.sinks.postgres.applying import execute
-from tests.integration.spark.sinks.postgres.following import contents, types
-from tests.waiting import eventually
+from tests.support.sinks.altered_source import contents, types
+from tests.support.sinks.postgres_sink_run import execute
+from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 DDL = (
     "alter table item add column c int not null default 7",

@@ -14,12 +14,12 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.letters import find_letter
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sinks import Written
-from tests.conformance.frames import Delivery, capture, read
-from tests.integration.spark.sinks.postgres.applying import after, build, by_key, execute, letters, rows
+from tests.conformance.sink_frames import Delivery, capture, read
 from tests.integration.spark.sinks.postgres.test_apply import EVERY_KIND, SETUP
-from tests.proxy import Proxy
+from tests.support.servers.tcp_proxy import Proxy
+from tests.support.sinks.postgres_sink_run import after, build, by_key, execute, letters, rows
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TABLES = ("item", "pair")
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -11,13 +12,13 @@ from headwater.errors import SinkError
 from headwater.model import Lineage
 from headwater.postgres.connect import connect_sync
 from headwater.spark.sinks import Written
-from tests.conformance.frames import Delivery, capture, read
-from tests.integration.spark.sinks.postgres.applying import applying, execute, letters, rows
+from tests.conformance.sink_frames import Delivery, capture, read
+from tests.support.sinks.postgres_sink_run import applying, execute, letters, rows
 
 ITEM = "create table item (id int primary key, v text)"
 
 
-def fetch(url: str, query: str) -> list[tuple[object, ...]]:
+def fetch(url: str, query: str) -> list[tuple[Any, ...]]:
     with closing(connect_sync(url)) as connection:
         return connection.execute(query.encode()).fetchall()
 
@@ -40,11 +41,11 @@ def plain_role(target: str) -> Iterator[str]:
 def test_only_what_differs_is_written(database, target):
     execute(database, ITEM, "insert into item values (1, 'same'), (2, 'new'), (3, null), (5, 'added')")
     execute(target, ITEM, "insert into item values (1, 'same'), (2, 'old'), (3, 'was'), (4, 'ghost')")
-    before = dict(fetch(target, "select id, xmin::text from item"))
+    before: dict[int, str] = dict(fetch(target, "select id, xmin::text from item"))
     with applying(database, target, ["item"]) as run:
         run.take(read(database, "first", ["item"]))
 
-    after = dict(fetch(target, "select id, xmin::text from item"))
+    after: dict[int, str] = dict(fetch(target, "select id, xmin::text from item"))
     assert rows(target, "item") == rows(database, "item")
     assert {id for id in before if before[id] == after.get(id)} == {1}
 
@@ -62,11 +63,11 @@ def test_values_that_are_equal_and_not_the_same_are_written_and_types_without_eq
     execute(target, table, filled.replace("ROWS", f"(1, 1.0, {month}), (2, 2, {month}), (3, 3, {days})"))
     for url in (database, target):
         execute(url, "insert into item (id) values (4)")
-    before = dict(fetch(target, "select id, xmin::text from item"))
+    before: dict[int, str] = dict(fetch(target, "select id, xmin::text from item"))
     with applying(database, target, ["item"]) as run:
         assert run.take(read(database, "first", ["item"])) == Written(changes=4)
 
-    after = dict(fetch(target, "select id, xmin::text from item"))
+    after: dict[int, str] = dict(fetch(target, "select id, xmin::text from item"))
     assert rows(target, "item") == rows(database, "item")
     assert {id for id in before if before[id] == after[id]} == {2, 4}
 

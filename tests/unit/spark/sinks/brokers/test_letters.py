@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from headwater.model import MESSAGE, Position
+from headwater.model import MESSAGE, Lsn, Position
 from headwater.outbox.columns import OutboxColumns
 from headwater.spark.letters import row_of
 from headwater.spark.sinks.brokers.letters import is_of_outbox, letters_of, messages_of
@@ -23,7 +23,7 @@ def test_a_letter_holds_the_whole_message_and_is_told_by_its_own_id(payload, pay
     rows = _rows(payload, payload_type)
     (letter,) = letters_of(rows, {0: "too large"}, pipeline="p", sink="s", table=("headwater", "outbox_message"))
     assert (letter.event_id, letter.reason, letter.key) == ("id1", "too large", {"id": "id1"})
-    assert (letter.schema, letter.table, letter.position) == ("headwater", "outbox_message", Position(0, 0))
+    assert (letter.schema, letter.table, letter.position) == ("headwater", "outbox_message", Position(Lsn(0), 0))
     assert is_of_outbox(letter)
     assert messages_of(letter).rows.equals(rows.select(MESSAGE.names))
     assert row_of(letter)["after"]["topic"] == "t"

@@ -44,6 +44,7 @@ def test_a_large_message_has_packets_of_its_own_between_the_others():
 
     out = prepared.outgoing
     assert out.ids.to_pylist() == ["id.0-seq-0", "id.1-seq-0", "id.1-seq-1", "id.1-seq-2", "id.2-seq-0"]
+    assert out.starts is not None and out.headers is not None
     assert out.starts.to_pylist() == [True, True, False, False, True]
     assert out.headers.to_pylist() == [b"", *[b"Headwater-Unchanged: x,y\r\n"] * 3, b""]
     assert together(prepared) == [b"a", large, b"c"]
@@ -55,6 +56,7 @@ def test_packets_with_all_their_headers_stay_below_the_limit(limit):
     large = messages([b"x" * (3 * limit)], ["column_%2C" * 20])
     out = prepare(large, limit, CloudEvents("/postgresql/1/db", "application/avro"), in_packets=True).outgoing
 
+    assert out.headers is not None
     line = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
     sizes = [
         line + len(id) + len(header) + len(payload)
@@ -85,6 +87,7 @@ def test_headers_of_cloudevents_are_percent_encoded():
 
     out = prepare(odd, LIMIT, CloudEvents("/postgresql/1/my%20db", "application/json"), in_packets=False).outgoing
 
+    assert out.headers is not None
     assert out.headers.to_pylist()[0].decode().split("\r\n") == [
         "ce-specversion: 1.0",
         "ce-source: /postgresql/1/my%2520db",

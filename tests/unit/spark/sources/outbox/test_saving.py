@@ -3,15 +3,16 @@
 from datetime import timedelta
 
 from headwater.model import Lsn, Snapshot
+from headwater.outbox.checkpoint import CheckpointStore
 from headwater.spark.sources.outbox.saving import Saver
 
 
-class Store:
+class Store(CheckpointStore):
     """Stands in for the database: a saver only looks around and saves."""
 
     def __init__(self) -> None:
         self.looked = 0
-        self.saved: list[tuple[str, int, int]] = []
+        self.saved: list[tuple[str, int, int, int]] = []
 
     def look_around(self):
         self.looked += 1

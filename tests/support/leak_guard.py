@@ -1,0 +1,189 @@
+"""Fails a test that leaves a process, a listening port, a replication slot or a temporary file behind, in its own teardown.
+
+Things that a fixture of a wider scope has set up stay. The rest is given some seconds to end, since processes and sockets
+take a moment; then processes that are left are killed, so that only the test that left them fails.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headwater.embedded import EmbeddedPostgres
+from headwater.embedded.directory import make_directory
+from tests.support.servers.embedded import PLACE_VARIABLE, shared_place, shared_root
+from tests.support.servers.spark_session import JAVA_FILES
+
+_GRACE_SECONDS = 15.0
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+# What tests get from pytest, which keeps the last three.
+_PYTEST = "pytest-of-"
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is there at a moment: numbers of processes, inodes of our listening sockets, names of files and slots."""
+
+    processes: set[int] = field(default_factory=set)
+    sockets: set[int] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    slots: set[str] = field(default_factory=set)
+
+    @classmethod
+    def now(cls, directory: Path) -> "_Found":
+        return cls({int(name) for name in _names("/proc") if name.isdigit()}, set(_own_listeners()), set(_names(directory)))
+
+
+class LeakGuard:
+    """A plugin of pytest for one worker. `directory` is where its tests put temporary files, and is gone at its end."""
+
+    def __init__(self, worker: str) -> None:
+        # Servers run as users of their own, who have to pass.
+        self.directory = Path(tempfile.mkdtemp(prefix=f"headwater-{worker}-", dir=shared_place()))
+        self.directory.chmod(0o711)
+        # Shared by all tests of the worker, whichever comes first.
+        (self.directory / JAVA_FILES).mkdir()
+        self._before = _Found()
+        self._adopted = _Found()
+        self._servers: dict[str, psycopg.Connection[tuple[str]]] = {}
+        os.environ["TMPDIR"] = os.environ[PLACE_VARIABLE] = str(self.directory)
+        tempfile.tempdir = None
+        make_directory(shared_root())
+
+    def pytest_unconfigure(self) -> None:
+        for connection in self._servers.values():
+            connection.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: "pytest.FixtureDef[object]", request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Adopt what a fixture sets up that outlives the test."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self._now()
+        try:
+            result = yield
+        finally:
+            after = self._now()
+            self._adopted.processes |= after.processes - before.processes
+            self._adopted.sockets |= after.sockets - before.sockets
+            self._adopted.files |= after.files - before.files
+            self._adopted.slots |= after.slots - before.slots
+        if isinstance(result, EmbeddedPostgres):
+            self._servers[result.url] = psycopg.connect(result.url, autocommit=True, application_name="leak guard")
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        self._before = self._now()
+        yield
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        yield
+        left = self._left()
+        if left:
+            pytest.fail(f"left behind: {'; '.join(left)}", pytrace=False)
+
+    def _left(self) -> list[str]:
+        found = list(self._looks())
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while found and time.monotonic() < deadline:
+            time.sleep(0.02)
+            found = list(self._looks())
+        for pid in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found
+
+    def _looks(self) -> Iterable[str]:
+        now = self._now()
+        yield from (f"process {pid} ({_command(pid)})" for pid in self._processes(now))
+        yield from (
+            f"listening port {port}"
+            for inode, port in _own_listeners().items()
+            if inode not in self._before.sockets | self._adopted.sockets
+        )
+        yield from (f"file {self.directory / name}" for name in now.files - self._before.files - self._adopted.files)
+        yield from (f"replication slot {name}" for name in now.slots - self._before.slots - self._adopted.slots)
+
+    def _now(self) -> _Found:
+        found = _Found.now(self.directory)
+        found.slots = set(self._slots())
+        return found
+
+    def _processes(self, now: _Found | None = None) -> list[int]:
+        pids = (now or _Found.now(self.directory)).processes - self._before.processes - self._adopted.processes
+        return [pid for pid in pids if self._is_ours(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is of this worker, and not of a server that stays; one that has ended is nobody's."""
+        try:
+            lineage = list(_lineage(pid))
+            if not lineage or not self._adopted.processes.isdisjoint(lineage):
+                return False
+            # One whose parents have died can be known by where it works.
+            place = os.fsencode(self.directory)
+            return os.getpid() in lineage or any(
+                place in Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")
+            )
+        except OSError:
+            return False
+
+    def _slots(self) -> Iterable[str]:
+        for url, connection in list(self._servers.items()):
+            try:
+                rows = connection.execute("select slot_name from pg_replication_slots").fetchall()
+            except psycopg.Error:
+                # The server has ended with its fixture.
+                connection.close()
+                del self._servers[url]
+                continue
+            yield from (name for (name,) in rows)
+
+
+def _lineage(pid: int) -> Iterable[int]:
+    """A process and its parents, none of it if the process has ended."""
+    while pid > 1:
+        # Behind the name of the program, which may have spaces and brackets: the state and the parent.
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[:2]
+        if state == "Z":
+            return
+        yield pid
+        pid = int(parent)
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    return "ended since"
+
+
+def _own_listeners() -> dict[int, int]:
+    """The ports that this process listens on, by the inodes of their sockets."""
+    listening = {}
+    for name in _names("/proc/self/fd"):
+        with suppress(OSError):
+            found = os.stat(int(name))  # noqa: PTH116 - a number, not a path
+            if stat.S_ISSOCK(found.st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    if copy.family in _INTERNET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        listening[found.st_ino] = copy.getsockname()[1]
+    return listening
+
+
+def _names(directory: str | Path) -> list[str]:
+    # Before and after each of thousands of tests: without an object for each name.
+    return [name for name in os.listdir(directory) if not name.startswith(_PYTEST)]  # noqa: PTH208
