@@ -1,6 +1,6 @@
 # The commands of Headwater; `make help` lists them. The work is in scripts/, so that each part can be read and run alone.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint format types bench docs lock clean
+.PHONY: help setup demo test soak check lint format bench docs lock clean
 
 # A Python of your choice (3.11 to 3.13), and whatever else a command should be given.
 PYTHON ?=
@@ -10,7 +10,7 @@ export PYTHON
 BIN := .venv/bin
 # What the tests need from Debian; everything else comes in wheels.
 DEBIAN_PACKAGES := rabbitmq-server postgresql-15
-BENCHMARKS := $(filter-out __init__ report,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py))
 
 # A HOME that is set but empty would send caches to the root directory; without one, the home of the account is used.
 ifeq ($(HOME),)
@@ -30,21 +30,26 @@ demo: ## Set up what the product needs and show it at work on private servers
 test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x" is passed on
 	@scripts/install-debian $(DEBIAN_PACKAGES)
 	@scripts/setup dev
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
-check: lint types test ## Lint, types, import order and tests: all that must pass before a commit
+soak: ## Run stories with random faults: make soak [MINUTES=30] [SEED=N] [STORY=crash]
+	@scripts/install-debian $(DEBIAN_PACKAGES)
+	@scripts/setup dev
+	@$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes '$(MINUTES)') $(if $(SEED),--seed '$(SEED)') \
+	  $(if $(STORY),--story '$(STORY)')
 
-lint: setup ## Check style, format and import order
+check: lint test ## Lint, types, import order, docs and tests: all that must pass before a commit
+
+lint: setup ## Check style, format, types, import order and documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy
+	@$(BIN)/mkdocs build --strict --quiet
 
 format: setup ## Format the code and repair what the linter can repair
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
-
-types: setup ## Check the types, strictly
-	@$(BIN)/mypy
 
 bench: ## Run one benchmark: make bench NAME=capture [QUICK=1]
 	@test -n "$(filter $(BENCHMARKS),$(NAME))" || { \
