@@ -61,12 +61,13 @@ def test_a_broker_that_is_away_holds_up_the_relay_and_nobody_else(
             eventually(lambda: is_streaming(source), seconds=240)
             with Producer(source, NAME, paced_by=queue) as producer:
                 queue.wait_for_more(SOME)
-                proxy.refuse = True
-                proxy.cut()
-                eventually(relay.is_retrying, seconds=60)
-                before = len(producer.committed)
-                producer.wait_for_more(SOME)
-                meanwhile = len(producer.committed) - before
+                with producer.unpaced():
+                    proxy.refuse = True
+                    proxy.cut()
+                    eventually(relay.is_retrying, seconds=60)
+                    before = len(producer.committed)
+                    producer.wait_for_more(SOME)
+                    meanwhile = len(producer.committed) - before
                 proxy.refuse = False
                 queue.wait_for_more(SOME)
             queue.wait_for(producer.committed, relay.require_life, seconds=600)

@@ -1,5 +1,6 @@
 """The Makefile: one place to look, short enough to read at a glance."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+_OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
 TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
 
 
 def run_make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True)
+    """Run make as from a shell: one that is started by the make which runs the tests would warn of its job server."""
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
 
 
 def targets() -> list[str]:

@@ -4,6 +4,9 @@ Each worker of a parallel run has its own servers. A slot can only be made once 
 ended, and the WAL of all databases is one: on a shared server one test would wait for, or see, what another one does.
 """
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -19,6 +22,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings, PostgresSettings
 from headwater.embedded.binaries import WHEEL_VERSIONS
@@ -83,7 +87,22 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 def start_postgres(major: int) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(postgres_settings(major)) as server:
+        _make_logins_cheap(server.url)
         yield server
+
+
+def _make_logins_cheap(url: str) -> None:
+    """Store the password hashed once instead of 4096 times: each of the tests' connections took 3 ms longer, all of it CPU.
+
+    The whole hash is computed here, since only PostgreSQL 16 and later have a setting for it.
+    """
+    password, salt = str(conninfo_to_dict(url)["password"]), os.urandom(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
+    stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    encoded, stored, server = (base64.b64encode(part).decode() for part in (salt, stored_key, server_key))
+    verifier = f"SCRAM-SHA-256$1:{encoded}${stored}:{server}"
+    _execute(url, sql.SQL("alter role postgres password {}").format(verifier))
 
 
 def start_nats() -> Iterator[EmbeddedNats]:

@@ -144,8 +144,18 @@ class Producer:
         except psycopg.Error as exc:
             self._errors.append(exc)
 
+    @contextmanager
+    def unpaced(self) -> Iterator[None]:
+        """Within it, writers go on however much has not arrived, as while the broker is away."""
+        paced_by, self._paced_by = self._paced_by, None
+        try:
+            yield
+        finally:
+            self._paced_by = paced_by
+
     def _is_far_ahead(self) -> bool:
-        return self._paced_by is not None and len(self._committed) - self._paced_by.arrivals > _MOST_AHEAD
+        queue = self._paced_by
+        return queue is not None and len(self._committed) - queue.arrivals > _MOST_AHEAD
 
     def _transaction(
         self, connection: psycopg.Connection[Any], make: Callable[[int], list[Message]], choose: random.Random
