@@ -17,6 +17,9 @@ ifeq ($(HOME),)
 unexport HOME
 endif
 
+# Some machines forbid Python to keep bytecode: then each process, of which the tests start thousands, compiles all of ours.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
