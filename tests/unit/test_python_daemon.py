@@ -1,8 +1,10 @@
-"""What differs from the daemon of PySpark: what is there after the first task is not collected, and no traceback comes."""
+"""The differences from PySpark's daemon: preloaded modules, objects that are not collected, and no traceback."""
 
 import gc
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 from pyspark import daemon
@@ -51,3 +53,50 @@ def test_a_worker_whose_java_has_hung_up_ends_at_once(served, monkeypatch):
     here, there = socket.socketpair()
     with here, there, pytest.raises(Ended, match="1"):
         daemon.worker(here, True)
+
+
+# Each worker of a daemon prints what it has; the daemon waits for one before it forks the next.
+_PRELOAD = """
+import os, sys
+from headwater import python_daemon
+
+python_daemon.preload()
+print("daemon", len(os.listdir("/proc/self/task")), flush=True)
+for _ in range(2):
+    if os.fork() == 0:
+        import numpy
+        before = set(sys.modules)
+        import pyspark.worker, pyspark.sql.worker.plan_data_source_read, pyarrow
+        import headwater.spark.sources.changes, headwater.spark.sinks.postgres.task
+        pyarrow.array([1])
+        print("worker", len(set(sys.modules) - before), numpy.random.bytes(8).hex(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def _run(program, **environment):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_is_forked_with_the_modules_of_a_task_from_a_process_without_threads():
+    daemon_line, first, second = _run(_PRELOAD)
+
+    assert daemon_line == ["daemon", "1"]
+    assert (first[:2], second[:2]) == (["worker", "0"], ["worker", "0"])
+    assert first[2] != second[2], "two workers have the same random numbers"
+
+
+@pytest.mark.timeout(60)
+def test_nothing_is_preloaded_if_the_environment_asks_for_threads():
+    program = "import sys; from headwater import python_daemon as d; d.preload(); print('numpy' in sys.modules)"
+
+    assert _run(program, OMP_NUM_THREADS="4") == [["False"]]

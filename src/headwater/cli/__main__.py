@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the program and exit. An interrupt ends it quietly, also while it is still being loaded."""
     try:
-        # Loading takes most of a second, in which somebody may think better of it.
+        # Loading takes a moment, in which somebody may think better of it.
         from headwater.cli.app import run
 
         sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,7 @@
 """The program `headwater`: its commands, and what becomes of an error, a signal or a closed pipe.
 
-A command is a function with typer's annotations and one line below.
+A command is a function with typer's annotations, or a group of them, and has its place in the list below. Its module is
+imported when it is run: all of them together take more than a second.
 """
 
 import errno
@@ -10,36 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import psycopg
 import typer
 
-from headwater import __version__
-from headwater.cli.check import check
-from headwater.cli.comms import comms
+import headwater
 from headwater.cli.config import Format, Level, LogLevel
-from headwater.cli.creek import creek
-from headwater.cli.demo import demo
-from headwater.cli.destroy import destroy
 from headwater.cli.help import keep_lines
-from headwater.cli.init import init
-from headwater.cli.letters import letters
+from headwater.cli.lazy_group import LazyCommand, LazyGroup
 from headwater.cli.logs import configure
-from headwater.cli.outbox import outbox
-from headwater.cli.outbox_dead import dead, release, revive
-from headwater.cli.outbox_relay import relay
-from headwater.cli.outbox_state import checkpoint, replay
-from headwater.cli.outbox_state import status as outbox_status
-from headwater.cli.pause import pause, resume
-from headwater.cli.queue import queue
-from headwater.cli.run import run as run_command
 from headwater.cli.signals import Stopped
-from headwater.cli.slots import slots
-from headwater.cli.status import status
-from headwater.cli.tables import snapshot, tables
-from headwater.cli.tail import tail
-from headwater.cli.topics import topics
-from headwater.cli.verify import verify
-from headwater.cli.version import version
 from headwater.errors import HeadwaterError, SettingsError
 
 # The exit code of a process that SIGINT ended, as shells count it.
@@ -50,39 +29,108 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _log = logging.getLogger(__name__)
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-app.command()(check)
-app.add_typer(comms, name="comms")
-app.add_typer(creek, name="creek")
-app.command()(demo)
-app.command()(destroy)
-app.command()(init)
-app.add_typer(letters, name="letters")
-outbox.add_typer(checkpoint, name="checkpoint")
-outbox.command("dead")(dead)
-outbox.command("relay")(relay)
-outbox.command("release")(release)
-outbox.command("replay")(replay)
-outbox.command("revive")(revive)
-outbox.command("status")(outbox_status)
-app.add_typer(outbox, name="outbox")
-app.command()(pause)
-app.add_typer(queue, name="queue")
-app.command()(resume)
-app.command("run")(run_command)
-app.add_typer(slots, name="slots")
-app.command()(snapshot)
-app.command()(status)
-app.add_typer(tables, name="tables")
-app.command()(tail)
-app.add_typer(topics, name="topics")
-app.command()(verify)
-app.command()(version)
+
+class Program(LazyGroup):
+    """The commands, in the order of the help, each with the first line of its own help."""
+
+    listed = (
+        LazyCommand(
+            "check",
+            "headwater.cli.check",
+            "Look for whatever would stop the capture of a database, or a pipeline, and say what to do about it.",
+        ),
+        LazyCommand(
+            "demo",
+            "headwater.cli.demo",
+            "Watch changes go from PostgreSQL to NATS to a second database, and a comparison row by row at the end.",
+        ),
+        LazyCommand(
+            "destroy",
+            "headwater.cli.destroy",
+            "Remove what a pipeline has made: its slot, its publication, its state and positions, its checkpoint directory.",
+        ),
+        LazyCommand("init", "headwater.cli.init", "Write a pipeline file with a comment on every key, to be edited."),
+        LazyCommand(
+            "pause",
+            "headwater.cli.pause",
+            "Have a pipeline rest: it finishes the batch that it is at, and delivers no more until `headwater resume`.",
+        ),
+        LazyCommand(
+            "resume",
+            "headwater.cli.pause",
+            "Let a paused pipeline go on, where it was; its process notices within a second.",
+        ),
+        LazyCommand(
+            "run",
+            "headwater.cli.run",
+            "Run a pipeline until SIGTERM: it finishes the batch that it is at, and exits with 0; a second SIGTERM ends it "
+            "at once.",
+        ),
+        LazyCommand(
+            "snapshot",
+            "headwater.cli.tables",
+            "Have a pipeline read tables as a whole again, while it runs or when it runs next.",
+        ),
+        LazyCommand(
+            "status",
+            "headwater.cli.status",
+            "Show how far a pipeline is: phase, position, lag and rate, by table and by sink.",
+        ),
+        LazyCommand(
+            "tail",
+            "headwater.cli.tail",
+            "Print row changes as they are committed: readable lines on a terminal, JSON lines into a pipe or with --json.",
+        ),
+        LazyCommand(
+            "verify",
+            "headwater.cli.verify",
+            "Compare tables of a pipeline's source with those of its PostgreSQL sinks, row by row.",
+        ),
+        LazyCommand("version", "headwater.cli.version", "Print the version of Headwater, and of what it runs on."),
+        LazyCommand(
+            "comms",
+            "headwater.cli.comms",
+            "Send e-mails that were handed over in a transaction or by HTTP: each is kept until a mail server has taken it.",
+        ),
+        LazyCommand("creek", "headwater.cli.creek", "Produce and consume the Creek wire on NATS JetStream."),
+        LazyCommand(
+            "letters",
+            "headwater.cli.letters",
+            "Show, replay or drop dead letters: changes that a sink could not take, kept with the reason and never lost.",
+        ),
+        LazyCommand(
+            "outbox",
+            "headwater.cli.outbox",
+            "Look after the outbox: the table `headwater.outbox_message`, to which applications write events in their "
+            "transactions.",
+        ),
+        LazyCommand(
+            "queue",
+            "headwater.cli.queue",
+            "Look after jobs in PostgreSQL, which applications enqueue in their transactions and workers do.",
+        ),
+        LazyCommand("slots", "headwater.cli.slots", "Show the server's logical replication slots, or drop one."),
+        LazyCommand(
+            "tables",
+            "headwater.cli.tables",
+            "Show the tables of a pipeline, add some to it while it runs, or take some out.",
+        ),
+        LazyCommand(
+            "topics",
+            "headwater.cli.topics",
+            "Look after topics: logs in PostgreSQL with gapless offsets, which groups read at their own pace.",
+        ),
+    )
+
+
+app = typer.Typer(
+    cls=Program, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo(headwater.__version__)
         raise typer.Exit
 
 
@@ -142,14 +190,19 @@ def _run(arguments: Sequence[str]) -> int:
         return _fail(str(exc), exc, 2)
     except HeadwaterError as exc:
         return _fail(str(exc), exc, 1)
-    except psycopg.Error as exc:
-        # What a server refuses in the midst of something: its own words, in one line.
-        said = exc.diag.message_primary or (str(exc).splitlines() or [type(exc).__name__])[0]
-        return _fail(f"PostgreSQL refused: {said}; grant the role what it lacks, or correct it there", exc, 1)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Stopped:
         return 0
+    except Exception as exc:
+        # Commands that connect have loaded it; `--help` and `--version` have no need of it, and would take twice as long.
+        from psycopg import Error
+
+        if not isinstance(exc, Error):
+            raise
+        # What a server refuses in the midst of something: its own words, in one line.
+        said = exc.diag.message_primary or (str(exc).splitlines() or [type(exc).__name__])[0]
+        return _fail(f"PostgreSQL refused: {said}; grant the role what it lacks, or correct it there", exc, 1)
     return 0
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictInt, create_model
 
-from headwater.cli.pipeline_file.brokers import Duration, Section, Size, place_of
 from headwater.cli.pipeline_file.complaint import Shape
 from headwater.cli.pipeline_file.reading import Faults, refused, survey
+from headwater.cli.pipeline_file.section import Duration, Section, Size, place_of
 from headwater.cli.pipeline_file.values import Toml
 from headwater.comms.http_settings import HttpSettings
 from headwater.comms.settings import ApiSettings, SendSettings, check_queue, check_sender

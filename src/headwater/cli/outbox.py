@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.config import Json, Url
+from headwater.cli.lazy_group import LazyCommand, LazyGroup
 from headwater.cli.output import human_bytes, print_json, print_table
 from headwater.cli.session import session
 from headwater.errors import SettingsError
@@ -15,7 +16,60 @@ from headwater.outbox.partitions import Ensured, Purged, drop_partitions, ensure
 from headwater.outbox.statements import Partition, grant_relaying, grant_writing, read_clock, require_role
 from headwater.postgres.statements import execute_sync, fetch_sync
 
-outbox = typer.Typer(no_args_is_help=True)
+
+class OutboxGroup(LazyGroup):
+    """The commands, in the order of the help, each with the first line of its own help."""
+
+    listed = (
+        LazyCommand(
+            "init",
+            "headwater.cli.outbox",
+            "Make the tables of outbox and inbox in the application's database, and the partitions of the next days.",
+        ),
+        LazyCommand(
+            "purge",
+            "headwater.cli.outbox",
+            "Drop partitions of the outbox that are old and delivered, and make those of the next days; for once a day.",
+        ),
+        LazyCommand(
+            "dead",
+            "headwater.cli.outbox_dead",
+            "List the events that relays of the table have given up: refused by the broker, or tried in vain too often.",
+        ),
+        LazyCommand(
+            "relay",
+            "headwater.cli.outbox_relay",
+            "Relay the outbox to a broker from a process of its own, without Spark and without a slot, until SIGTERM.",
+        ),
+        LazyCommand(
+            "release",
+            "headwater.cli.outbox_dead",
+            "Say that no relay of the table serves this outbox any more, so that a pipeline may.",
+        ),
+        LazyCommand(
+            "replay",
+            "headwater.cli.outbox_state",
+            "Send messages that are still in the table once more, in the order of their time, under their own ids.",
+        ),
+        LazyCommand(
+            "revive",
+            "headwater.cli.outbox_dead",
+            "Have dead events sent again, as if for the first time; a relay that runs finds them within seconds.",
+        ),
+        LazyCommand(
+            "status",
+            "headwater.cli.outbox_state",
+            "Show how far pipelines, or relays inside of processes, have delivered the outbox of a database.",
+        ),
+        LazyCommand(
+            "checkpoint",
+            "headwater.cli.outbox_state",
+            "Show what a pipeline has delivered of an outbox, or make it forget that.",
+        ),
+    )
+
+
+outbox = typer.Typer(cls=OutboxGroup, no_args_is_help=True)
 
 Ahead = Annotated[str, typer.Option("--ahead", metavar="DURATION", help="For how long from now on partitions are made.")]
 Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="How long the time of a new partition is.")]
@@ -35,7 +89,6 @@ def default() -> None:
     """
 
 
-@outbox.command("init")
 def init(
     url: Url = "",
     grant: Annotated[
@@ -82,7 +135,6 @@ def init(
         typer.echo(f"role {role} may write, relay and settle events, and remember messages")
 
 
-@outbox.command("purge")
 def purge(
     older_than: Annotated[
         str,

@@ -9,19 +9,10 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, create_model
 
 from headwater.brokers.registry import BrokerAccess
-from headwater.cli.pipeline_file.brokers import (
-    Duration,
-    KafkaSink,
-    NatsTarget,
-    RabbitmqSink,
-    Section,
-    ServiceBusSink,
-    Size,
-    access_of,
-    read_duration,
-)
+from headwater.cli.pipeline_file.brokers import KafkaSink, NatsTarget, RabbitmqSink, ServiceBusSink, access_of
 from headwater.cli.pipeline_file.complaint import Shape
 from headwater.cli.pipeline_file.reading import Faults, read, refused
+from headwater.cli.pipeline_file.section import Duration, Section, Size, read_duration
 from headwater.cli.pipeline_file.values import Toml
 from headwater.http import parse_listen
 from headwater.outbox import RelaySettings

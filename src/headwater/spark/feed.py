@@ -21,7 +21,8 @@ from headwater.outbox.mapping import Recovery, check_mapping
 from headwater.outbox.partitions import ensure_partitions
 from headwater.postgres.connect import connect_sync, translated
 from headwater.spark.checkpoint import BEGINNING, span_of
-from headwater.spark.settings import ChangesSettings, OutboxLanes, OutboxSettings, PipelineSettings, TopicSettings
+from headwater.spark.rules import OutboxLanes
+from headwater.spark.settings import ChangesSettings, OutboxSettings, PipelineSettings, TopicSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.sink import Span
 from headwater.spark.sources import changes, outbox, topic

@@ -26,7 +26,8 @@ from headwater.spark.failure import translate
 from headwater.spark.feed import build_feed
 from headwater.spark.lease import Lease
 from headwater.spark.reporter import Delivered, Reporter
-from headwater.spark.settings import PipelineSettings, SlotLossRule, TopicSettings
+from headwater.spark.rules import SlotLossRule
+from headwater.spark.settings import PipelineSettings, TopicSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.sink import Loading, Sink, Span, Written
 from headwater.spark.sources import register

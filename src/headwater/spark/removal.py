@@ -18,16 +18,9 @@ from headwater.postgres.connect import Connection, connect_sync, describe, trans
 from headwater.postgres.replication.publication import find_publication
 from headwater.postgres.replication.slot import PLUGIN, drop_slot, find_slot
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync, load
-from headwater.spark.settings import (
-    Encoding,
-    MessageTableSettings,
-    NatsSinkSettings,
-    OutboxSettings,
-    PipelineSettings,
-    PostgresSinkSettings,
-    TopicSettings,
-    TopicSinkSettings,
-)
+from headwater.spark.rules import Encoding
+from headwater.spark.settings import NatsSinkSettings, OutboxSettings, PipelineSettings, TopicSettings
+from headwater.spark.sink_settings import MessageTableSettings, PostgresSinkSettings, TopicSinkSettings
 from headwater.spark.state import fetch_report
 from headwater.spark.state.limits import MIB
 

@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -13,6 +14,7 @@ from subprocess import TimeoutExpired
 from types import MappingProxyType
 from typing import Final
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -97,7 +99,7 @@ def build_session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _quiet_java(java_home):
+        with _quiet_java(java_home, needs_archive=not finds_pyspark(master, chosen)):
             return builder.getOrCreate()
     except Py4JJavaError as exc:
         # Behind the call that failed come the class and the message of Java's exception, then its stack.
@@ -131,6 +133,14 @@ def merge(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
+def finds_pyspark(master: str, settings: Mapping[str, str]) -> bool:
+    """Whether Spark's Python processes find PySpark where this one did, and not only in the archive of SPARK_HOME."""
+    is_local = master == "local" or master.startswith("local[")
+    is_same_python = os.environ.get("PYSPARK_PYTHON") == sys.executable and "spark.pyspark.python" not in settings
+    is_installed = Path(pyspark.__file__).is_relative_to(sysconfig.get_path("purelib"))
+    return is_local and is_same_python and is_installed and "SPARK_HOME" not in os.environ
+
+
 def end_session(spark: SparkSession, *, patience: timedelta = _JAVA_PATIENCE) -> None:
     """End a session and Spark's Java with it, as the end of this process would, and wait for that.
 
@@ -160,12 +170,18 @@ def _quieten() -> None:
 
 
 @contextmanager
-def _quiet_java(java_home: Path | None) -> Iterator[None]:
-    """Within it, whoever looks for Java by JAVA_HOME finds ours, which passes on to the real one."""
+def _quiet_java(java_home: Path | None, *, needs_archive: bool) -> Iterator[None]:
+    """Within it, whoever looks for Java by JAVA_HOME finds ours, which passes on to the real one.
+
+    Unless `needs_archive`, Spark's Python processes load the installed PySpark. Spark would have them load it from an
+    archive, which holds sources only: each process would compile them, which is a third of the time that its start takes.
+    """
     before = os.environ.get("JAVA_HOME")
     real = str(java_home) if java_home is not None else before
     if real is not None:
         os.environ["HEADWATER_JAVA_HOME"] = real
+    if not needs_archive:
+        os.environ["HEADWATER_INSTALLED_PYSPARK"] = "1"
     # An installer that made a plain file of the program costs no more than the silence.
     quiet = os.access(_QUIET_JAVA / "bin" / "java", os.X_OK)
     if quiet or real is not None:
@@ -174,6 +190,7 @@ def _quiet_java(java_home: Path | None) -> Iterator[None]:
         yield
     finally:
         os.environ.pop("HEADWATER_JAVA_HOME", None)
+        os.environ.pop("HEADWATER_INSTALLED_PYSPARK", None)
         os.environ.pop("JAVA_HOME", None)
         if before is not None:
             os.environ["JAVA_HOME"] = before

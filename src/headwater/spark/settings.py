@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from itertools import combinations
 from typing import TypeAlias
 
@@ -15,47 +14,58 @@ from headwater.errors import SettingsError
 from headwater.http import parse_listen
 from headwater.outbox.columns import OUTBOX_TABLE, OutboxColumns
 from headwater.postgres.replication.slot import check_slot_name
+from headwater.spark.rules import (
+    MIB,
+    TOPIC_BYTES,
+    TOPIC_MOST_BYTES,
+    Encoding,
+    ExpiredRule,
+    LaneRule,
+    OutboxLanes,
+    SchemaChanges,
+    SlotLossRule,
+    SnapshotRule,
+    TopicStart,
+)
+from headwater.spark.sink_settings import (
+    ConsoleSinkSettings,
+    MessageTableSettings,
+    NoopSinkSettings,
+    ParquetSinkSettings,
+    PostgresSinkSettings,
+    TopicSinkSettings,
+)
 
-MIB = 1024 * 1024
-
-
-class LaneRule(StrEnum):
-    """What keeps its order: all changes of a table, or all changes of a key."""
-
-    TABLE = "table"
-    KEY = "key"
-
-
-class SnapshotRule(StrEnum):
-    """Whether tables are read as a whole before their changes are followed."""
-
-    INITIAL = "initial"
-    NEVER = "never"
-
-
-class SlotLossRule(StrEnum):
-    """What happens when the slot is lost: nothing goes on, or all tables are read as a whole again."""
-
-    FAIL = "fail"
-    RESNAPSHOT = "resnapshot"
-
-
-class SchemaChanges(StrEnum):
-    """What a target does when a table of the source gets another shape.
-
-    It follows, and has the table read as a whole where the stream does not tell what old rows have; it follows, and has it
-    read in any case; it stays as it is, without what it has no columns for; or nothing goes on.
-    """
-
-    EVOLVE = "evolve"
-    RESNAPSHOT = "resnapshot"
-    IGNORE = "ignore"
-    STOP = "stop"
-
-    @property
-    def follows(self) -> bool:
-        """Whether tables of the target are altered."""
-        return self in (SchemaChanges.EVOLVE, SchemaChanges.RESNAPSHOT)
+__all__ = [
+    "MIB",
+    "TOPIC_BYTES",
+    "TOPIC_MOST_BYTES",
+    "BrokerSinkSettings",
+    "ChangesSettings",
+    "ConsoleSinkSettings",
+    "Encoding",
+    "ExpiredRule",
+    "LaneRule",
+    "MessageTableSettings",
+    "NatsSinkSettings",
+    "NoopSinkSettings",
+    "OutboxLanes",
+    "OutboxSettings",
+    "ParquetSinkSettings",
+    "PipelineSettings",
+    "PostgresSinkSettings",
+    "SchemaChanges",
+    "SinkSettings",
+    "SlotLossRule",
+    "SlotSettings",
+    "SnapshotRule",
+    "SourceSettings",
+    "TopicSettings",
+    "TopicSinkSettings",
+    "TopicStart",
+    "TransformSettings",
+    "check_common",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +95,6 @@ class ChangesSettings:
         check_common(self)
         if self.max_rows is not None and self.max_rows < 1:
             raise SettingsError("max_rows must be at least 1")
-
-
-class OutboxLanes(StrEnum):
-    """What of an outbox keeps its order: all messages, or all messages of a key."""
-
-    OUTBOX = "outbox"
-    KEY = "key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,27 +144,6 @@ class OutboxSettings:
     def on_slot_loss(self) -> SlotLossRule:
         """The table has what the slot had."""
         return SlotLossRule.RESNAPSHOT
-
-
-class TopicStart(StrEnum):
-    """Where a group that is new begins: at the oldest message that is there, or behind the newest."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class ExpiredRule(StrEnum):
-    """What happens when messages were dropped before they were read: nothing goes on, or it does with the oldest there."""
-
-    FAIL = "fail"
-    EARLIEST = "earliest"
-
-
-# Frames go from the server to the tasks, and are held there a few at a time: twice what sources take whose batches are held
-# as a whole.
-TOPIC_BYTES = 64 * MIB
-# A batch that fails is read again from its beginning.
-TOPIC_MOST_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,68 +228,6 @@ class TransformSettings:
         for column in self.hash:
             if column in self.mask:
                 raise SettingsError(f"column {column} is both masked and hashed; keep one of them")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresSinkSettings:
-    """Tables of another database, kept equal to those of the source; missing ones are made if `create_tables`."""
-
-    name: str
-    url: str = field(repr=False)
-    create_tables: bool = True
-    schema_changes: SchemaChanges = SchemaChanges.EVOLVE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageTableSettings:
-    """A table of another database, or of the same, that messages of a topic are written to, each exactly once."""
-
-    name: str
-    url: str = field(repr=False)
-    table: str
-    create_tables: bool = True
-
-    def __post_init__(self) -> None:
-        if len(self.table.split(".")) != 2 or not all(self.table.split(".")):
-            raise SettingsError(f"table {self.table!r} names no table; write it as schema.table")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSinkSettings:
-    """A topic that changes of tables are appended to, each exactly once."""
-
-    name: str
-    url: str = field(repr=False)
-    topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetSinkSettings:
-    """Parquet files under a directory, one folder per table and day."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleSinkSettings:
-    """JSON lines on standard output."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoopSinkSettings:
-    """Nowhere: to measure what reading costs."""
-
-    name: str
-
-
-class Encoding(StrEnum):
-    """What messages hold: Avro as Creek writes it, in packets, or Debezium's envelope as JSON."""
-
-    CREEK = "creek"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,9 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.support.servers.spark_session import java_home
+from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.waiting import eventually
 
-# Good for a start, not for throughput.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SPARK = Path(pyspark.__file__).parent
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -36,7 +34,7 @@ class Cluster:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": _QUICK,
+            "spark.executor.extraJavaOptions": _quick_options(),
         }
 
     def executors(self) -> list[int]:
@@ -68,6 +66,11 @@ def spark_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
         _end(started)
 
 
+def _quick_options() -> str:
+    """Options of a Java that starts quickly: those of the tests' drivers, which have the same class path."""
+    return quick_settings(java_home())["spark.driver.extraJavaOptions"]
+
+
 def _is_registered(log: Path) -> bool:
     return "Successfully registered with master" in log.read_text(encoding="utf-8")
 
@@ -78,7 +81,7 @@ def _start(directory: Path, name: str, main: str, *arguments: str) -> subprocess
         "SPARK_HOME": str(_SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": _quick_options(),
         "HEADWATER_JAVA_HOME": str(java_home()),
         "JAVA_HOME": str(files("headwater.spark").joinpath("java")),
     }

@@ -171,10 +171,66 @@ def test_the_help_tells_the_exit_codes(capsys):
     assert "0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted" in " ".join(capsys.readouterr().out.split())
 
 
-def test_spark_is_not_loaded_before_a_command_needs_it():
-    program = "import sys; from headwater.cli.app import run; run(['--help']); sys.exit('pyspark' in sys.modules)"
+LISTED = [
+    pytest.param(command, one, id=" ".join(("headwater", *path, one.name)))
+    for path, command in COMMANDS
+    for one in getattr(command, "listed", ())
+]
 
-    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+@pytest.mark.parametrize(("group", "listed"), LISTED)
+def test_the_line_of_a_command_that_is_loaded_late_is_the_first_line_of_its_own_help(group, listed):
+    assert listed.line == group.commands[listed.name].help.partition("\n")[0]
+
+
+def test_every_command_is_listed_once():
+    assert [one.name for one in program.Program.listed] == [path[0] for path, _ in COMMANDS if len(path) == 1]
+
+
+CAPABILITIES = {"capture", "comms", "creek", "outbox", "queue", "spark", "topics"}
+RUN_AND_TELL = """
+import sys
+from headwater.cli.app import run
+code = run(sys.argv[1:])
+print("LOADED", *sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def loaded_by(*arguments):
+    command = [sys.executable, "-c", RUN_AND_TELL, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_no_command_is_loaded_for_an_option_of_the_program(option):
+    loaded = loaded_by(option)
+    assert loaded & {"psycopg", "pyarrow", "pydantic", "pyspark"} == set()
+    assert loaded & {one.module for one in program.Program.listed} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own"),
+    [
+        (["comms", "init"], {"comms", "queue"}),
+        (["outbox", "init"], {"outbox"}),
+        (["queue", "status"], {"queue"}),
+        (["slots"], set()),
+        (["topics", "list"], {"topics"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_does_not_load_other_capabilities(arguments, own):
+    loaded = loaded_by(*arguments, "--help")
+    assert {name for name in CAPABILITIES if f"headwater.{name}" in loaded} == own
+    others = {one.module for one in program.Program.listed if one.name != arguments[0]}
+    assert loaded & others == set()
+    assert "pyspark" not in loaded
+
+
+def test_the_relay_is_not_loaded_for_other_commands_of_the_outbox():
+    assert loaded_by("outbox", "status", "--help") & {"headwater.brokers", "headwater.outbox.relay"} == set()
 
 
 def headwater(*arguments, **options):
@@ -182,7 +238,7 @@ def headwater(*arguments, **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-# Loading takes most of a second, and is done once for all of them.
+# Loading takes a moment, and is done once for all of them.
 WITHOUT_OUTPUT = """
 import os, sys
 import headwater.cli.app

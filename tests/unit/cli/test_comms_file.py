@@ -219,7 +219,11 @@ _WITHOUT_EXTRA = """
 import sys
 for name in ("aiosmtplib", "httpx", "starlette", "uvicorn", "prometheus_client"):
     sys.modules[name] = None
-import headwater.cli.app
+import typer
+from headwater.cli.app import app
+commands = typer.main.get_command(app).commands
+for group in (commands, commands["outbox"].commands):
+    list(group.values())
 import headwater.comms
 """
 

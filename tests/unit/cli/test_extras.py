@@ -7,8 +7,11 @@ _WITHOUT_BROKERS = """
 import sys
 for name in ("nats", "nacl", "fastavro", "pika", "azure.servicebus", "confluent_kafka"):
     sys.modules[name] = None
-import headwater.cli.app
-import headwater.cli.run
+import typer
+from headwater.cli.app import app
+commands = typer.main.get_command(app).commands
+for group in (commands, commands["outbox"].commands):
+    list(group.values())
 import headwater.spark.pipeline
 import headwater.spark.sinks.build
 import headwater.spark.sources

@@ -3,12 +3,11 @@
 Nothing of Spark is loaded for it.
 """
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, assert_never
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, Field
 
 from headwater.brokers.kafka.access import KafkaAccess
 from headwater.brokers.nats.access import NatsAccess
@@ -17,36 +16,9 @@ from headwater.brokers.nats.streams import Retention, StreamLimits
 from headwater.brokers.rabbitmq.access import RabbitmqAccess
 from headwater.brokers.registry import BrokerAccess, NatsMessages
 from headwater.brokers.servicebus.access import ServiceBusAccess
-from headwater.cli.pipeline_file.values import Toml, flatten
-from headwater.model.amount import parse_duration, parse_size
+from headwater.cli.pipeline_file.section import Duration, Section, Size, place_of, read_table
 
 MIB = 1024 * 1024
-
-_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-
-
-def read_size(value: Toml) -> Toml:
-    return parse_size(value) if isinstance(value, str) else value
-
-
-def read_duration(value: Toml) -> timedelta:
-    if not isinstance(value, str):
-        raise ValueError("must be a duration such as 500ms, 2s or 1m")
-    return parse_duration(value)
-
-
-def read_table(value: Toml) -> Toml:
-    return dict(flatten(value)) if isinstance(value, dict) else value
-
-
-Size: TypeAlias = Annotated[int, BeforeValidator(read_size)]
-Duration: TypeAlias = Annotated[timedelta, BeforeValidator(read_duration)]
-
-
-class Section(BaseModel):
-    """A table of the file: no other keys than its own, and no value ever repeated in an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class NatsTarget(Section):
@@ -118,7 +90,7 @@ class KafkaSink(Section):
     topic: str = "{topic}"
     event_source: str = "headwater"
     timeout: Duration = timedelta(seconds=30)
-    settings: Annotated[dict[str, str], BeforeValidator(read_table)] = {}
+    settings: Annotated[dict[str, str], BeforeValidator(read_table)] = Field(default_factory=dict)
 
 
 AnyBroker: TypeAlias = NatsTarget | RabbitmqSink | ServiceBusSink | KafkaSink
@@ -171,11 +143,6 @@ def nats_limits(nats: NatsTarget) -> StreamLimits:
         max_msgs=nats.max_msgs,
         retention=nats.retention,
     )
-
-
-def place_of(place: str, base: Path) -> str:
-    """A URI as it is; a path made absolute, so that it does not matter from where the program is started."""
-    return place if _HAS_SCHEME.match(place) else str((base / place).resolve())
 
 
 def _nats_messages(nats: NatsTarget, base: Path) -> NatsMessages:

@@ -5,15 +5,7 @@ from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Any, Final, assert_never
 
-from headwater.cli.pipeline_file.brokers import (
-    KafkaSink,
-    RabbitmqSink,
-    ServiceBusSink,
-    access_of,
-    nats_access,
-    nats_limits,
-    place_of,
-)
+from headwater.cli.pipeline_file.brokers import KafkaSink, RabbitmqSink, ServiceBusSink, access_of, nats_access, nats_limits
 from headwater.cli.pipeline_file.complaint import Shape
 from headwater.cli.pipeline_file.model import (
     AnySink,
@@ -32,6 +24,7 @@ from headwater.cli.pipeline_file.model import (
     Transform,
 )
 from headwater.cli.pipeline_file.reading import Faults, read, refused
+from headwater.cli.pipeline_file.section import place_of
 from headwater.creek.names import Generation
 from headwater.errors import SettingsError
 from headwater.http import parse_listen

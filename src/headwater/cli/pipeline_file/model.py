@@ -5,17 +5,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from headwater.cli.pipeline_file.brokers import (
-    Duration,
-    KafkaSink,
-    NatsTarget,
-    RabbitmqSink,
-    Section,
-    ServiceBusSink,
-    Size,
-    read_duration,
-    read_table,
-)
+from headwater.cli.pipeline_file.brokers import KafkaSink, NatsTarget, RabbitmqSink, ServiceBusSink
+from headwater.cli.pipeline_file.section import Duration, Section, Size, read_duration, read_table
 from headwater.cli.pipeline_file.values import Toml
 from headwater.outbox.columns import OUTBOX_TABLE
 from headwater.spark.settings import (

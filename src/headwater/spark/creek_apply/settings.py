@@ -9,7 +9,7 @@ from typing import Final
 from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.consumer.mapping import Topic
 from headwater.creek.names import Generation, Kind, Names
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.sinks.postgres.session import Address
 
 # Under which the target knows the consumer: of epochs, dead letters, and what tables looked like.

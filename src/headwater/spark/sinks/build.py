@@ -8,19 +8,21 @@ from headwater.model import Lineage
 from headwater.postgres.catalog import read_server
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.stream import ReplicationConnection
+from headwater.spark.rules import OutboxLanes
 from headwater.spark.settings import (
     BrokerSinkSettings,
-    ConsoleSinkSettings,
-    MessageTableSettings,
     NatsSinkSettings,
-    NoopSinkSettings,
-    OutboxLanes,
-    ParquetSinkSettings,
     PipelineSettings,
-    PostgresSinkSettings,
     SinkSettings,
     SourceSettings,
     TopicSettings,
+)
+from headwater.spark.sink_settings import (
+    ConsoleSinkSettings,
+    MessageTableSettings,
+    NoopSinkSettings,
+    ParquetSinkSettings,
+    PostgresSinkSettings,
     TopicSinkSettings,
 )
 from headwater.spark.sinks.brokers import BrokerSink

@@ -29,8 +29,8 @@ from headwater.spark.letters import (
     row_id,
     without_misfits,
 )
-from headwater.spark.settings import ConsoleSinkSettings
 from headwater.spark.shape import ENVELOPE, MESSAGES, Shape
+from headwater.spark.sink_settings import ConsoleSinkSettings
 from headwater.spark.sinks.lines import change_line, envelope_line, message_line, unplaced
 from headwater.spark.sinks.sink import Span, Written
 from headwater.spark.sources.outbox.messages import unpack_messages

@@ -3,8 +3,8 @@
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.functions import count, lit, sum
 
-from headwater.spark.settings import NoopSinkSettings
 from headwater.spark.shape import Shape
+from headwater.spark.sink_settings import NoopSinkSettings
 from headwater.spark.sinks.sink import Span, Written
 
 

@@ -33,7 +33,7 @@ from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.postgres.types import PgType, Types
 from headwater.spark.frame import Frame, Layout, pack, unpack
-from headwater.spark.settings import MIB, SnapshotRule
+from headwater.spark.rules import MIB, SnapshotRule
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sources.adbc import close_kept
 from headwater.spark.sources.content import content_of

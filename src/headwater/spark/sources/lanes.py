@@ -19,7 +19,7 @@ from headwater.postgres.replication.batch import Batch, lay_out, relations_in, t
 from headwater.postgres.replication.cut import Index, big_endian
 from headwater.postgres.replication.messages import Relation, Truncate
 from headwater.postgres.replication.pgoutput import decode, parse_relation
-from headwater.spark.settings import LaneRule
+from headwater.spark.rules import LaneRule
 
 Ints = npt.NDArray[np.int64]
 

@@ -28,7 +28,7 @@ from headwater.postgres.backoff import Backoff
 from headwater.postgres.catalog import Table, list_tables, parse_pattern, select_tables
 from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.replication.publication import Found, find_publication, publish_tables
-from headwater.spark.settings import SnapshotRule
+from headwater.spark.rules import SnapshotRule
 from headwater.spark.sources.load import Load
 from headwater.spark.sources.offset import Offset
 from headwater.spark.sources.options import Options

@@ -12,7 +12,7 @@ from typing import Any, cast
 from headwater.capture.tables import Name
 from headwater.errors import PositionError
 from headwater.model import Lsn, Position
-from headwater.spark.settings import LaneRule
+from headwater.spark.rules import LaneRule
 from headwater.spark.sources.content import Content
 from headwater.spark.sources.load import Join, Load
 

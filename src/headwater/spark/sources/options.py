@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from headwater.errors import SettingsError
 from headwater.postgres.replication.slot import check_slot_name
-from headwater.spark.settings import MIB, LaneRule, SnapshotRule
+from headwater.spark.rules import MIB, LaneRule, SnapshotRule
 from headwater.spark.shape import Shape
 from headwater.spark.sources.given import read_choice, read_number, read_switch, recognised
 from headwater.spark.sources.protect import Protection

@@ -11,8 +11,8 @@ from headwater.model import Lineage
 from headwater.postgres.connect import connect_sync, translate, translated
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import execute_sync, fetch_sync
-from headwater.spark.settings import MessageTableSettings
 from headwater.spark.shape import MESSAGES, Shape
+from headwater.spark.sink_settings import MessageTableSettings
 from headwater.spark.sinks.messages.statements import create_table, has_table, try_table
 from headwater.spark.sinks.messages.task import InsertTask
 from headwater.spark.sinks.postgres.positions import take_over

@@ -31,7 +31,8 @@ from headwater.postgres.migrate import Component, pending_migrations
 from headwater.postgres.replication.publication import find_publication, require_identity, require_publishable
 from headwater.spark.letters import Letter, chunk_of, frame_of, post_letters, prepare_letters
 from headwater.spark.letters.making import lineage_of
-from headwater.spark.settings import Encoding, NatsSinkSettings
+from headwater.spark.rules import Encoding
+from headwater.spark.settings import NatsSinkSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.nats.follow import PublicationFollower, announce_published
 from headwater.spark.sinks.nats.parts import CreekParts, JsonParts, Part

@@ -27,7 +27,7 @@ from headwater.model import Lineage, Lsn
 from headwater.postgres.replication.columnar import Ints
 from headwater.spark.frame import Chunk, unpack
 from headwater.spark.letters import Letter
-from headwater.spark.settings import Encoding
+from headwater.spark.rules import Encoding
 from headwater.spark.shape import Shape
 from headwater.spark.sinks.nats.outgoing import CloudEvents, Messages, chunk_bytes, prepare, too_large
 from headwater.spark.sinks.nats.parts import CreekParts, JsonParts, Part, Whose

@@ -28,8 +28,8 @@ from headwater.spark.letters import (
     prepare_letters,
     supersede,
 )
-from headwater.spark.settings import ParquetSinkSettings
 from headwater.spark.shape import ENVELOPE, Shape
+from headwater.spark.sink_settings import ParquetSinkSettings
 from headwater.spark.sinks.parquet.columns import Bounds, Part, Table, folder_name, sort_chunk, sort_envelopes
 from headwater.spark.sinks.parquet.directory import Committed, Directory, LoadedPieces, StagedFile, sync, unwritable
 from headwater.spark.sinks.parquet.task import Assignment, Staged, sort, stage_envelopes, stage_frames, write_part

@@ -14,7 +14,7 @@ from headwater.model import Lsn, Position
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.frame import Layout
-from headwater.spark.settings import SchemaChanges
+from headwater.spark.rules import SchemaChanges
 from headwater.spark.sinks.postgres import layout_statements as statements
 from headwater.spark.sinks.postgres.apply import Staging
 from headwater.spark.sinks.postgres.evolution import Evolution, additions, difference, inherited

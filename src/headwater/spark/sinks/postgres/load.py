@@ -19,7 +19,7 @@ from headwater.model import Lineage, Lsn
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.frame import Chunk
 from headwater.spark.letters import Letter, letter_of_read_envelope, letters_of_rows, post_letters
-from headwater.spark.settings import SchemaChanges
+from headwater.spark.rules import SchemaChanges
 from headwater.spark.sinks.postgres import loading_statements as statements
 from headwater.spark.sinks.postgres.apply import reason_of
 from headwater.spark.sinks.postgres.copy_text import copy_text

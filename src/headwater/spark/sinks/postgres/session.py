@@ -20,7 +20,7 @@ from headwater.postgres.connect import Connection, connect_sync, describe, is_pa
 from headwater.postgres.statements import execute_sync
 from headwater.postgres.types import Types
 from headwater.spark.frame import Layout
-from headwater.spark.settings import SchemaChanges
+from headwater.spark.rules import SchemaChanges
 from headwater.spark.sinks.postgres import statements
 from headwater.spark.sinks.postgres.apply import Staging, reason_of
 from headwater.spark.sinks.postgres.statements import table_statements

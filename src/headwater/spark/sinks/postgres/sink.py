@@ -18,8 +18,9 @@ from headwater.postgres.connect import Connection, connect_sync, translate, tran
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import fetch_sync
 from headwater.spark.letters import Letter, OpenLetter, frame_of, is_attempt_of, list_open, prepare_letters
-from headwater.spark.settings import PostgresSinkSettings, SchemaChanges
+from headwater.spark.rules import SchemaChanges
 from headwater.spark.shape import Shape
+from headwater.spark.sink_settings import PostgresSinkSettings
 from headwater.spark.sinks.postgres.envelope import Envelopes
 from headwater.spark.sinks.postgres.follow import Follower, find_followed
 from headwater.spark.sinks.postgres.lane import Inputs, replay_change

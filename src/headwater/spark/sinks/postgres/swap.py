@@ -24,7 +24,7 @@ from headwater.postgres.statements import Statement, execute_sync, fetch_sync
 from headwater.postgres.types import Types
 from headwater.spark.frame import Chunk
 from headwater.spark.letters import Letter, OpenLetter, letters_of_rows, list_open, post_letters, read_id, supersede
-from headwater.spark.settings import SchemaChanges
+from headwater.spark.rules import SchemaChanges
 from headwater.spark.sinks.postgres import loading_statements as statements
 from headwater.spark.sinks.postgres.apply import reason_of
 from headwater.spark.sinks.postgres.follow import Follower

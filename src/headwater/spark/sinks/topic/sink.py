@@ -14,8 +14,8 @@ from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.migrate import Component, migrate
 from headwater.postgres.statements import execute_sync
 from headwater.spark.letters import Letter, chunk_of, frame_of, lineage_of, prepare_letters
-from headwater.spark.settings import TopicSinkSettings
 from headwater.spark.shape import Shape
+from headwater.spark.sink_settings import TopicSinkSettings
 from headwater.spark.sinks.nats.parts import JsonParts, Part, Whose
 from headwater.spark.sinks.ordered import by_table
 from headwater.spark.sinks.postgres.positions import take_over

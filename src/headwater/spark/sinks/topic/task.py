@@ -19,7 +19,7 @@ from headwater.model import Lsn, Position
 from headwater.postgres.connect import Connection
 from headwater.postgres.statements import execute_sync, fetch_sync
 from headwater.spark.letters import post_letters
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.sinks.nats.parts import Part
 from headwater.spark.sinks.postgres.loading_statements import find_piece, save_piece
 from headwater.spark.sinks.postgres.log import is_before

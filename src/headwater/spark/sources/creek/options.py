@@ -11,7 +11,7 @@ from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.consumer.mapping import TableMapping
 from headwater.creek.names import Generation, Kind, Names
 from headwater.errors import SettingsError
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.shape import Shape
 from headwater.spark.sources.given import read_choice, read_number, read_switch, recognised
 

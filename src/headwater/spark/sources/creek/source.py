@@ -20,7 +20,7 @@ from headwater.creek.consumer.mapping import TableMapping
 from headwater.errors import BrokerUnavailable, MessageError, NoSchema, SettingsError
 from headwater.model import Lineage
 from headwater.spark.frame import pack
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.shape import ENVELOPE, WIRE, Shape
 from headwater.spark.sources.creek.following import FixedTables, Following, Subscriptions
 from headwater.spark.sources.creek.frames import CreekFrame, Run, frames_of

@@ -8,7 +8,7 @@ from datetime import timedelta
 from headwater.errors import SettingsError
 from headwater.outbox.columns import OutboxColumns
 from headwater.postgres.replication.slot import check_slot_name
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.shape import Shape
 from headwater.spark.sources.given import read_number, read_switch, recognised
 

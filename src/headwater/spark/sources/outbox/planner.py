@@ -29,7 +29,7 @@ from headwater.postgres.replication.publication import Operation
 from headwater.postgres.replication.slot import find_slot, require_usable
 from headwater.postgres.replication.stream import ReplicationConnection
 from headwater.spark.frame import Frame, pack
-from headwater.spark.settings import MIB
+from headwater.spark.rules import MIB
 from headwater.spark.sources.content import Content, content_of
 from headwater.spark.sources.lanes import (
     Laned,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headwater.errors import SettingsError
-from headwater.spark.settings import MIB, TOPIC_BYTES, TOPIC_MOST_BYTES, ExpiredRule, TopicStart
+from headwater.spark.rules import MIB, TOPIC_BYTES, TOPIC_MOST_BYTES, ExpiredRule, TopicStart
 from headwater.spark.shape import Shape
 from headwater.spark.sources.given import read_choice, read_number, recognised
 

@@ -12,7 +12,7 @@ from headwater import failpoints
 from headwater.errors import PositionError, PositionExpired
 from headwater.postgres.connect import Connection, connect_sync, translated
 from headwater.postgres.statements import fetch_sync
-from headwater.spark.settings import MIB, ExpiredRule, TopicStart
+from headwater.spark.rules import MIB, ExpiredRule, TopicStart
 from headwater.spark.shape import Shape
 from headwater.spark.sources.content import Content
 from headwater.spark.sources.topic import statements
