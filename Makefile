@@ -33,7 +33,7 @@ demo: ## Set up what the product needs and show it at work on private servers
 test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x" is passed on
 	@scripts/install-debian $(DEBIAN_PACKAGES)
 	@scripts/setup dev
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
 soak: ## Run stories with random faults: make soak [MINUTES=30] [SEED=N] [STORY=crash]
 	@scripts/install-debian $(DEBIAN_PACKAGES)
