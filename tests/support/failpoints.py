@@ -1,8 +1,6 @@
 """Failpoints armed for processes that a test starts, and a wait for each to fire."""
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from headwater.failpoints import LOG_VARIABLE, VARIABLE
@@ -23,19 +21,3 @@ class Failpoints:
 
     def wait_for(self, name: str, seconds: float = 120) -> None:
         eventually(lambda: name in self.fired, seconds=seconds)
-
-
-@contextmanager
-def armed(directory: Path, terms: str) -> Iterator[Failpoints]:
-    """Arm points for all processes that are started meanwhile; this one has read its environment already."""
-    points = Failpoints(directory, terms)
-    before = {name: os.environ.get(name) for name in points.environment}
-    os.environ.update(points.environment)
-    try:
-        yield points
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

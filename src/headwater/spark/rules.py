@@ -14,7 +14,7 @@ TOPIC_MOST_BYTES = 1024 * MIB
 
 
 class LaneRule(StrEnum):
-    """What keeps its order: all changes of a table, or all changes of a key."""
+    """The unit that keeps its order: all changes of a table, or all changes of a key."""
 
     TABLE = "table"
     KEY = "key"
@@ -28,14 +28,14 @@ class SnapshotRule(StrEnum):
 
 
 class SlotLossRule(StrEnum):
-    """What happens when the slot is lost: nothing goes on, or all tables are read as a whole again."""
+    """The reaction to a lost slot: stop, or take a new snapshot of all tables."""
 
     FAIL = "fail"
     RESNAPSHOT = "resnapshot"
 
 
 class SchemaChanges(StrEnum):
-    """What a target does when a table of the source gets another shape.
+    """The reaction of a target when a table of the source gets another shape.
 
     It follows, and has the table read as a whole where the stream does not tell what old rows have; it follows, and has it
     read in any case; it stays as it is, without what it has no columns for; or nothing goes on.
@@ -53,7 +53,7 @@ class SchemaChanges(StrEnum):
 
 
 class OutboxLanes(StrEnum):
-    """What of an outbox keeps its order: all messages, or all messages of a key."""
+    """The part of an outbox that keeps its order: all messages, or all messages of a key."""
 
     OUTBOX = "outbox"
     KEY = "key"
@@ -67,14 +67,14 @@ class TopicStart(StrEnum):
 
 
 class ExpiredRule(StrEnum):
-    """What happens when messages were dropped before they were read: nothing goes on, or it does with the oldest there."""
+    """The reaction to messages that were dropped before they were read: stop, or go on with the oldest message."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
 
 
 class Encoding(StrEnum):
-    """What messages hold: Avro as Creek writes it, in packets, or Debezium's envelope as JSON."""
+    """The content of messages: Avro as Creek writes it, in packets, or Debezium's envelope as JSON."""
 
     CREEK = "creek"
     JSON = "json"
