@@ -1,5 +1,6 @@
 """The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -57,6 +58,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """The servers of a worker end after its last test: their time, which they bound themselves, is not that test's."""
     if nextitem is None:
         item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Leave the root logger as it was: a command that runs in this process logs to its own standard error, and stays so."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import logging
 import os
 import re
 import shlex
@@ -215,9 +214,6 @@ def check_in(directory: Path, patched: pytest.MonkeyPatch) -> int:
     """Check the pipeline of a directory in this process, and forget the module of the transform."""
     patched.chdir(directory)
     patched.setattr(sys, "path", [*sys.path])
-    root = logging.getLogger()
-    patched.setattr(root, "handlers", [])
-    patched.setattr(root, "level", root.level)
     try:
         return run_program(["check"])
     finally:
