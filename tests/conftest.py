@@ -1,9 +1,8 @@
 """The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
 
-import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.support.brokers.rabbitmq_node import RabbitmqNode, start_rabbitmq
+from tests.support.failpoints import require_fired
 from tests.support.leak_guard import LeakGuard
+from tests.support.root_logger import root_logger_restored
 from tests.support.servers.embedded import MAJORS, fresh_database, start_nats, start_postgres
 from tests.support.servers.spark_session import quick_session
 
@@ -62,20 +63,23 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
-    """Leave the root logger as it was: a command that runs in this process logs to its own standard error, and stays so."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers, root.level = handlers, level
+    """Give the root logger back after each test."""
+    with root_logger_restored():
+        yield
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Logs look as pytest has them: a logger of PySpark gives each handler a formatter of its own, which stays."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Require that failpoints which the test arms fire, and have logs look as pytest has them.
+
+    A logger of PySpark gives each handler a formatter of its own, which stays.
+    """
     logs = item.config.pluginmanager.get_plugin("logging-plugin")
     if logs is not None:
         for handler in (logs.caplog_handler, logs.report_handler):
             handler.setFormatter(logs.formatter)
+    with require_fired():
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

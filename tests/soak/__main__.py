@@ -1,6 +1,7 @@
 """`python -m tests.soak [--minutes 30] [--seed N] [--story NAME]`: rounds of stories until the time is over.
 
-Each round prints a line: story, seed, committed, lost, repeated, out of order, and the faults in their order. The first
+Each round prints a line: story, seed, committed, lost, repeated, out of order, the variant that was drawn, and the
+faults in their order. The first
 violation ends the soak with exit code 1 and the command that replays it. Without `--seed` the first seed is drawn; the
 seeds of later rounds count up from there, and the stories take turns.
 """
@@ -36,7 +37,7 @@ STORIES = (
     "mutations",
     "properties",
 )
-_HEADER = f"{'story':<10} {'seed':>10} {'seconds':>8} {'committed':>10} {'lost':>6} {'repeated':>9} {'disorder':>9}  faults"
+_HEADER = f"{'story':<10} {'seed':>10} {'seconds':>8} {'committed':>10} {'lost':>6} {'repeated':>9} {'disorder':>9}  variant and faults"
 _USAGE, _VIOLATION = 2, 1
 
 T = TypeVar("T", int, float)
@@ -113,7 +114,7 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         return None
     print(
         f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "
-        f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join(counts.faults)}",
+        f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join((*counts.variant, *counts.faults))}",
         flush=True,
     )
     if not counts.is_violation:

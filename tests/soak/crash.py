@@ -57,7 +57,7 @@ def _kill_pipeline(round: Round) -> Counts:
     choose = round.random
     lane_by, seed = choose.choice(["table", "key"]), choose.randrange(2**31)
     stages = [_draw_stage(choose) for _ in range(2)]
-    faults = [f"lanes:{lane_by}"]
+    faults: list[str] = []
     with EmbeddedPostgres(postgres_settings(18)) as source, EmbeddedPostgres(postgres_settings(18)) as target:
         create_accounts(source.url, target.url)
         urls, tables = {"source": source.url, "target": target.url}, [f"public.{name}" for name in NAMES]
@@ -75,7 +75,8 @@ def _kill_pipeline(round: Round) -> Counts:
             found = settle(runner, source.url, target.url, NAMES)
             assert runner.stop() == 0
         backwards = steps_back(target.url)
-    return Counts(found.rows, found.lost + found.ghosts, found.twice, backwards, faults=tuple(faults))
+    lost = found.lost + found.ghosts
+    return Counts(found.rows, lost, found.twice, backwards, faults=tuple(faults), variant=(f"lanes:{lane_by}",))
 
 
 def _arm(round: Round, number: int, stage: Stage) -> Failpoints:
@@ -120,7 +121,12 @@ def _kill_client(round: Round) -> Counts:
                     faults.append(f"client+{size}B")
         client.run_to_the_end()
         found = compare(connection, client.runs)
-    lost = found.lost + found.wrong
-    # What was printed and not confirmed comes again, and nothing else may.
-    allowed = found.repeated if found.confirmed_again == 0 else 0
-    return Counts(found.changes, lost, found.repeated, found.out_of_order, allowed_repeats=allowed, faults=tuple(faults))
+    return Counts(
+        committed=found.changes,
+        lost=found.lost + found.wrong,
+        repeated=found.repeated,
+        out_of_order=found.out_of_order,
+        allowed_repeats=found.unconfirmed,
+        faults=tuple(faults),
+        variant=("client",),
+    )

@@ -50,7 +50,7 @@ def run(round: Round) -> Counts:
         tried, lost = tried + found[0], lost + found[1]
         if found[1]:
             print(f"{kind}: {found[1]} of {found[0]} inputs failed; see {round.directory / 'lost'}")
-    return Counts(tried, lost, faults=tuple(f"{most} {kind}" for kind, (most, *_) in _KINDS.items()))
+    return Counts(tried, lost, variant=tuple(f"{most} {kind}" for kind, (most, *_) in _KINDS.items()))
 
 
 def _try(round: Round, most: int, inputs: st.SearchStrategy[Any], require: Requirement) -> tuple[int, int]:

@@ -51,7 +51,8 @@ def run(round: Round) -> Counts:
         repeated=found.repeated,
         out_of_order=found.disordered,
         allowed_repeats=_MOST_REPEATS * sum(fault != "slot" for fault in faults),
-        faults=(f"lanes-by-{lane_by}", *(f"{fault}@{messages}" for fault, messages in plan)),
+        faults=tuple(f"{fault}@{messages}" for fault, messages in plan),
+        variant=(f"lanes:{lane_by}",),
     )
 
 

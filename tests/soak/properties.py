@@ -34,4 +34,4 @@ def run(round: Round) -> Counts:
     )
     if ended.returncode not in (0, 1):
         raise AssertionError(ended.stdout + ended.stderr)
-    return Counts(passed + failed, failed, faults=tuple(Path(name).stem for name in chosen))
+    return Counts(passed + failed, failed, variant=tuple(Path(name).stem for name in chosen))

@@ -47,7 +47,8 @@ def run(round: Round) -> Counts:
         repeated=found.repeated,
         out_of_order=found.disordered if is_ordered else 0,
         allowed_repeats=_MOST_REPEATS * len(faults),
-        faults=("ordered" if is_ordered else "unordered", *(way for way, _ in faults)),
+        faults=tuple(way for way, _ in faults),
+        variant=("ordered" if is_ordered else "unordered",),
     )
 
 

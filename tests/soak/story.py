@@ -8,7 +8,11 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The outcome of a round. `allowed_repeats` is the bound that the guarantee gives; it is 0 for exactly once."""
+    """The outcome of a round.
+
+    `allowed_repeats` is the bound that the guarantee gives; it is 0 for exactly once. `variant` is what was drawn beside the
+    faults, such as how lanes are made.
+    """
 
     committed: int
     lost: int = 0
@@ -16,6 +20,7 @@ class Counts:
     out_of_order: int = 0
     allowed_repeats: int = 0
     faults: tuple[str, ...] = ()
+    variant: tuple[str, ...] = ()
 
     @property
     def is_violation(self) -> bool:

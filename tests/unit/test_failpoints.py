@@ -13,6 +13,7 @@ import pytest
 
 from headwater import failpoints
 from headwater.failpoints import FAILPOINTS, LOG_VARIABLE, VARIABLE, hit, parse
+from tests.support.failpoints import Failpoints, require_fired
 
 ROOT = Path(__file__).parents[2]
 HIT = re.compile(r'failpoints\.hit\("([a-z_.]+)"\)')
@@ -101,6 +102,17 @@ def test_every_point_is_fired_by_a_story() -> None:
     )
 
     assert {name for name in FAILPOINTS if not re.search(rf'"{re.escape(name)}["=]', stories)} == set()
+
+
+def test_a_test_that_arms_a_point_which_never_fires_is_failed_by_name(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"armed, and never fired: slot\.confirm$"), require_fired():
+        points = Failpoints(tmp_path, "sink.written=kill, slot.confirm=kill")
+        assert run("sink.written=kill", **points.environment).returncode == -signal.SIGKILL
+        assert points.fired == {"sink.written"}
+
+    with pytest.raises(ZeroDivisionError), require_fired():
+        Failpoints(tmp_path, "slot.confirm=kill")
+        raise ZeroDivisionError("the error of the test is not hidden")
 
 
 def test_this_process_has_none_armed() -> None:

@@ -133,14 +133,18 @@ class TailClient:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of what was committed. `wrong` counts values that are not those of the tables."""
+    """What became of what was committed.
+
+    `unconfirmed` counts changes that a run had printed when the next one began, and the slot had not confirmed: these may be
+    repeated. `wrong` counts values that are not those of the tables.
+    """
 
     events: int
     changes: int
     lost: int
     repeated: int
     out_of_order: int
-    confirmed_again: int
+    unconfirmed: int
     wrong: int
 
     def __str__(self) -> str:
@@ -148,8 +152,8 @@ class Account:
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing is lost, out of order, or repeated that was confirmed."""
-        return (self.lost, self.out_of_order, self.confirmed_again, self.wrong) == (0, 0, 0, 0)
+        """Whether nothing is lost or out of order, and nothing is repeated that was confirmed."""
+        return (self.lost, self.out_of_order, self.wrong) == (0, 0, 0) and self.repeated <= self.unconfirmed
 
 
 def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
@@ -165,9 +169,14 @@ def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
         lost=len(events.keys() - delivered.keys()),
         repeated=sum(seen.values()) - len(seen),
         out_of_order=sum(each.positions != sorted(set(each.positions)) for each in runs),
-        confirmed_again=sum(commit < each.confirmed_before for each in runs for commit, _ in each.positions),
+        unconfirmed=sum(len(_unconfirmed(runs[:number], each.confirmed_before)) for number, each in enumerate(runs)),
         wrong=len(set(delivered.items()) - set(events.items())) + len(set(replayed.items()) ^ set(accounts.items())),
     )
+
+
+def _unconfirmed(earlier: Sequence[Printed], confirmed: Lsn) -> set[tuple[Lsn, int]]:
+    """The positions that were printed by then, and lie behind what the slot has confirmed."""
+    return {position for each in earlier for position in each.positions if position[0] >= confirmed}
 
 
 def _replayed(runs: Sequence[Printed]) -> dict[int, tuple[int, str]]:
