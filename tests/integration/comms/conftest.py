@@ -7,17 +7,22 @@ import pytest
 
 from headwater.comms import prepare_comms
 from headwater.postgres.connect import connect, connect_sync
+from tests.support.servers.embedded import prepared_database
 from tests.support.servers.smtp import MailServer
 
 
-@pytest.fixture
-def comms_url(database):
-    """A database with the tables of e-mails and of the queue."""
-    with closing(connect_sync(database)) as connection:
+def create_comms(url):
+    with closing(connect_sync(url)) as connection:
         prepare_comms(connection)
-    yield database
-    # psycopg leaves a connection whose making was cancelled to the collector, and PostgreSQL waits for it for a minute.
-    gc.collect()
+
+
+@pytest.fixture
+def comms_url(postgres18):
+    """A database with the tables of e-mails and of the queue."""
+    with prepared_database(postgres18.url, create_comms) as url:
+        yield url
+        # psycopg leaves a connection whose making was cancelled to the collector, and PostgreSQL waits for it for a minute.
+        gc.collect()
 
 
 @pytest.fixture

@@ -7,18 +7,19 @@ import pytest
 
 from headwater.outbox.checkpoint import prepare_outbox
 from headwater.postgres.connect import connect_sync
+from tests.support.servers.embedded import prepared_database
 
 
 @pytest.fixture
-def outbox_url(database):
-    prepare_outbox(database)
-    return database
+def outbox_url(postgres18):
+    with prepared_database(postgres18.url, prepare_outbox) as url:
+        yield url
 
 
 @pytest.fixture
-def any_outbox_url(any_database):
-    prepare_outbox(any_database)
-    return any_database
+def any_outbox_url(any_postgres):
+    with prepared_database(any_postgres.url, prepare_outbox) as url:
+        yield url
 
 
 @pytest.fixture

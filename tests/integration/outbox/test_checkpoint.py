@@ -11,7 +11,6 @@ from headwater.outbox.checkpoint import (
     CheckpointStore,
     find_checkpoints,
     forget_checkpoint,
-    prepare_outbox,
     reset_checkpoint,
     take_checkpoint,
 )
@@ -22,9 +21,8 @@ S, S2 = Snapshot(100, 100, frozenset()), Snapshot(200, 210, frozenset({205}))
 
 
 @pytest.fixture
-def url(any_database):
-    prepare_outbox(any_database)
-    return any_database
+def url(any_outbox_url):
+    return any_outbox_url
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from headwater import outbox
 from headwater.model import Snapshot
 from headwater.outbox import OutboxColumns, check_mapping
-from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.recovery import Choice, Gap, is_foreign, list_cuts, read_again, read_part
 from headwater.postgres.connect import connect_sync
 from headwater.postgres.replication.stream import SESSION
@@ -19,7 +18,6 @@ class Outbox:
     """An outbox on a connection, and what is read of it."""
 
     def __init__(self, url):
-        prepare_outbox(url)
         self.url, self.connection = url, connect_sync(url)
         for statement in SESSION:
             self.connection.execute(statement.encode())
@@ -49,8 +47,8 @@ class Outbox:
 
 
 @pytest.fixture
-def shop(any_database):
-    shop = Outbox(any_database)
+def shop(any_outbox_url):
+    shop = Outbox(any_outbox_url)
     with closing(shop.connection):
         yield shop
 

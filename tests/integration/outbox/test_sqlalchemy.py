@@ -20,13 +20,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 from headwater.brokers.nats.access import NatsAccess
 from headwater.brokers.nats.broker import NatsBrokerSettings
 from headwater.brokers.registry import NatsMessages
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import OutboxError, SettingsError
 from headwater.outbox import Event, LeasedEvent, OutboxRelay, RelaySettings
 from headwater.outbox.checkpoint import prepare_outbox
 from headwater.outbox.event import EncodedEvent
 from headwater.outbox.sqlalchemy import CollectsEvents, HasEvents, install, record_event
 from tests.support.brokers.nats_streams import stored
-from tests.support.servers.embedded import fresh_database
+from tests.support.servers.embedded import fresh_database, prepared_database
 
 ROWS = """
 select id::text, type, key, payload::text, created_at, locked_by, locked_until between now() and now() + interval '31 s'
@@ -115,17 +116,17 @@ def address(url: str, driver: str) -> str:
     return changed.replace("sslmode=", "ssl=") if driver == "asyncpg" else changed
 
 
-def prepare(url: str) -> str:
+def prepare(url: str) -> None:
     prepare_outbox(url)
     engine = sa.create_engine(address(url, "psycopg"))
     Base.metadata.create_all(engine)
     engine.dispose()
-    return url
 
 
 @pytest.fixture
-def url(database: str) -> str:
-    return prepare(database)
+def url(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with prepared_database(postgres18.url, prepare) as url:
+        yield url
 
 
 @pytest.fixture

@@ -7,14 +7,19 @@ import pytest
 
 from headwater import queue
 from headwater.postgres.connect import connect, connect_sync
+from tests.support.servers.embedded import prepared_database
+
+
+def create_queue(url):
+    with closing(connect_sync(url)) as connection:
+        queue.prepare_queue(connection)
 
 
 @pytest.fixture
-def queue_url(database):
+def queue_url(postgres18):
     """A database with the queue's tables."""
-    with closing(connect_sync(database)) as connection:
-        queue.prepare_queue(connection)
-    return database
+    with prepared_database(postgres18.url, create_queue) as url:
+        yield url
 
 
 @pytest.fixture
@@ -39,8 +44,7 @@ def application(queue_url):
 
 
 @pytest.fixture
-def any_queue_url(any_database):
+def any_queue_url(any_postgres):
     """On each version of the server in turn."""
-    with closing(connect_sync(any_database)) as connection:
-        queue.prepare_queue(connection)
-    return any_database
+    with prepared_database(any_postgres.url, create_queue) as url:
+        yield url

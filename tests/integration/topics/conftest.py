@@ -7,14 +7,19 @@ import pytest
 
 from headwater import topics
 from headwater.postgres.connect import connect, connect_sync
+from tests.support.servers.embedded import prepared_database
+
+
+def create_topics(url):
+    with closing(connect_sync(url)) as connection:
+        topics.prepare_topics(connection)
 
 
 @pytest.fixture
-def topics_url(database):
+def topics_url(postgres18):
     """A database with the topics' tables."""
-    with closing(connect_sync(database)) as connection:
-        topics.prepare_topics(connection)
-    return database
+    with prepared_database(postgres18.url, create_topics) as url:
+        yield url
 
 
 @pytest.fixture
@@ -45,8 +50,7 @@ def orders(connection):
 
 
 @pytest.fixture
-def any_topics_connection(any_database):
+def any_topics_connection(any_postgres):
     """On each version of the server in turn."""
-    with closing(connect_sync(any_database)) as connection:
-        topics.prepare_topics(connection)
+    with prepared_database(any_postgres.url, create_topics) as url, closing(connect_sync(url)) as connection:
         yield connection

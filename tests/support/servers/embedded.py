@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -130,15 +130,31 @@ class ConfiguredNats(EmbeddedNats):
 @contextmanager
 def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
     """The URL of a new database, which is dropped at the end with its connections, slots and prepared transactions."""
-    name = f"test_{uuid.uuid4().hex}"
-    # Copied as files, not by way of the WAL, which the tests read.
-    statement = sql.SQL("create database {} template {} strategy file_copy")
-    _execute(server_url, statement.format(sql.Identifier(name), sql.Identifier(template)))
-    url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
+    url = _create_database(server_url, f"test_{uuid.uuid4().hex}", template)
     try:
         yield url
     finally:
         drop_database(server_url, url)
+
+
+@contextmanager
+def prepared_database(server_url: str, prepare: Callable[[str], None]) -> Iterator[str]:
+    """As `fresh_database`, with what `prepare` creates, which is called for the first database of a server only."""
+    template = f"prepared_{prepare.__module__}_{prepare.__name__}".replace(".", "_")
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(fresh_database(server_url, template))
+        except psycopg.errors.InvalidCatalogName:
+            prepare(_create_database(server_url, template, "template1"))
+            url = stack.enter_context(fresh_database(server_url, template))
+        yield url
+
+
+def _create_database(server_url: str, name: str, template: str) -> str:
+    # Copied as files, not by way of the WAL, which the tests read.
+    statement = sql.SQL("create database {} template {} strategy file_copy")
+    _execute(server_url, statement.format(sql.Identifier(name), sql.Identifier(template)))
+    return urlsplit(server_url)._replace(path=f"/{name}").geturl()
 
 
 def drop_database(server_url: str, url: str) -> None:
@@ -150,9 +166,9 @@ def drop_database(server_url: str, url: str) -> None:
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name]
         )
         prepared = connection.execute("select gid from pg_prepared_xacts where database = %s", [name]).fetchall()
-    for (gid,) in prepared:
-        _execute(url, sql.SQL("rollback prepared {}").format(gid))
-    _execute(server_url, sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+        for (gid,) in prepared:
+            _execute(url, sql.SQL("rollback prepared {}").format(gid))
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 def _execute(url: str, statement: sql.Composed) -> None:
