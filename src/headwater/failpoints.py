@@ -3,7 +3,8 @@
 `HEADWATER_FAILPOINTS="sink.written=kill, slot.confirm=sleep(0.5)@3"` kills the process at the first hit of one point and
 delays it at the third hit of another. `HEADWATER_FAILPOINTS_LOG` names a directory in which the first process to fire a
 point leaves a file of its name. A point fires once for that directory, however often processes are started again, and a
-test can wait for the file.
+test can wait for the file. With such a directory, `batch.begin=kill@2 after slot.confirm` counts the hits of one point
+only from when the other has fired, in whichever process.
 """
 
 import os
@@ -56,20 +57,26 @@ FAILPOINTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-_TERM = re.compile(r"(?P<name>[a-z_.]+)=(?P<action>kill|error|sleep\((?P<seconds>\d+(\.\d+)?)\))(@(?P<hit>[1-9]\d*))?")
+_TERM = re.compile(
+    r"(?P<name>[a-z_.]+)=(?P<action>kill|error|sleep\((?P<seconds>\d+(\.\d+)?)\))(@(?P<hit>[1-9]\d*))?"
+    r"( after (?P<after>[a-z_.]+))?"
+)
 
 
 @dataclass(slots=True)
 class _Armed:
-    """An action at a point, and the hit of it in this process that fires it."""
+    """An action at a point, the hit of it in this process that fires it, and the point that has to have fired before."""
 
     action: str
     seconds: float
     hit: int
+    after: str | None = None
     hits: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_due(self) -> bool:
+        if self.after is not None and not _has_fired(self.after):
+            return False
         with self.lock:
             self.hits += 1
             return self.hits == self.hit
@@ -88,13 +95,14 @@ def parse(text: str) -> dict[str, _Armed]:
         found = _TERM.fullmatch(term)
         if found is None:
             raise ValueError(
-                f"{VARIABLE}: {term!r} is not NAME=kill, NAME=error or NAME=sleep(SECONDS), with @HIT if wanted"
+                f"{VARIABLE}: {term!r} is not NAME=kill, NAME=error or NAME=sleep(SECONDS), with @HIT and after NAME if "
+                "wanted"
             )
-        if found["name"] not in FAILPOINTS:
-            raise ValueError(f"{VARIABLE}: there is no failpoint {found['name']!r}; there are {', '.join(FAILPOINTS)}")
-        armed[found["name"]] = _Armed(
-            found["action"].partition("(")[0], float(found["seconds"] or 0), int(found["hit"] or 1)
-        )
+        for name in filter(None, (found["name"], found["after"])):
+            if name not in FAILPOINTS:
+                raise ValueError(f"{VARIABLE}: there is no failpoint {name!r}; there are {', '.join(FAILPOINTS)}")
+        action, seconds = found["action"].partition("(")[0], float(found["seconds"] or 0)
+        armed[found["name"]] = _Armed(action, seconds, int(found["hit"] or 1), found["after"])
     return armed
 
 
@@ -107,6 +115,12 @@ def _fire(name: str) -> None:
     if point.action == "error":
         raise ConnectionLost(f"failpoint {name}: the connection is lost")
     time.sleep(point.seconds)
+
+
+def _has_fired(name: str) -> bool:
+    """Whether a process has fired the point; false without a directory to tell by."""
+    directory = os.environ.get(LOG_VARIABLE)
+    return directory is not None and Path(directory, name).exists()
 
 
 def _is_first(name: str) -> bool:

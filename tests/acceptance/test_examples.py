@@ -1,9 +1,8 @@
 """What the examples and the documentation show is true: programs run, commands and tests that are named exist."""
 
 import doctest
-import json
-import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -36,9 +35,7 @@ from headwater.spark.sources.options import parse_options
 from headwater.spark.sources.topic.options import parse_options as parse_topic_options
 from headwater.topics import ProducerSettings, SubscriberSettings
 from tests.support.servers.embedded import fresh_database
-from tests.support.servers.quick_java import quick_java
 from tests.support.servers.shared_spark import commands_on
-from tests.support.servers.spark_session import java_home, quick_settings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -144,13 +141,11 @@ def test_an_example_runs_by_itself_and_prints_what_it_shows(example):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", [path for path in EXAMPLES if path.name in ON_SPARK], ids=lambda path: path.name)
-def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example, tmp_path):
-    environ = os.environ | {"JAVA_HOME": str(quick_java(tmp_path))}
-    command = [sys.executable, str(example)]
-    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)
+def test_an_example_on_spark_runs_by_itself_and_prints_what_it_shows(example, spark, capsys):
+    with commands_on(spark):
+        runpy.run_path(str(example), run_name="__main__")
 
-    assert result.returncode == 0, result.stderr
-    assert_printed(result.stdout, example)
+    assert_printed(capsys.readouterr().out, example)
 
 
 @pytest.mark.timeout(120)
@@ -180,23 +175,15 @@ def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_pers
 ) -> None:
     with fresh_database(postgres18.url) as target:
         directory = shutil.copytree(ROOT / "examples" / "pipeline", tmp_path / "pipeline")
-        quick = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in quick_settings(java_home()).items())
-        with (directory / "headwater.toml").open("a", encoding="utf-8") as file:
-            file.write(f'\n[spark]\nmaster = "local[2]"\n{quick}')
         environ = {"SOURCE_URL": database, "TARGET_URL": target, "HASH_SALT": "pepper"}
         write_customers(database)
 
         with monkeypatch.context() as patched, commands_on(spark):
             for name, value in environ.items():
                 patched.setenv(name, value)
-            code = check_in(directory, patched)
-        assert code == 0, capsys.readouterr()
-
-        program = [sys.executable, "-m", "headwater.cli", "run", "--once"]
-        result = subprocess.run(
-            program, cwd=directory, env=os.environ | environ, capture_output=True, text=True, timeout=240
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
+            for command in (["check"], ["run", "--once"]):
+                code = run_in(directory, command, patched)
+                assert code == 0, capsys.readouterr()
 
         with connect_sync(target) as connection:
             customers = connection.execute("select * from customers").fetchall()
@@ -210,12 +197,12 @@ def test_the_pipeline_among_the_examples_delivers_without_what_identifies_a_pers
     assert not any(secret in str(kept) for secret in ("ada@", "555-0100", "1815-12-10", "draft"))
 
 
-def check_in(directory: Path, patched: pytest.MonkeyPatch) -> int:
-    """Check the pipeline of a directory in this process, and forget the module of the transform."""
+def run_in(directory: Path, command: list[str], patched: pytest.MonkeyPatch) -> int:
+    """Run a command on the pipeline of a directory in this process, and forget the module of the transform."""
     patched.chdir(directory)
     patched.setattr(sys, "path", [*sys.path])
     try:
-        return run_program(["check"])
+        return run_program(command)
     finally:
         sys.modules.pop("masking", None)
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater import topics
 from headwater.cli.pipeline_file.load import load
@@ -15,12 +16,13 @@ from headwater.spark.pipeline import prepare
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import fresh_database
 from tests.support.stories.pipeline_process import running
+from tests.support.stories.pipeline_thread import pipeline_thread
 from tests.support.topics.topic_pipelines import messages_of, write_pipeline
 from tests.support.waiting import eventually
 
 # At least six batches of the first pipeline, and ten of the second.
 ROWS = 150
-# By pipeline: the planner of each, the driver of the first, which is started again, and a worker of the second.
+# By pipeline: the planner of each, the driver of the first, after which a thread goes on, and a worker of the second.
 POINTS = {
     "in": ("source.partitions=kill@2", "sink.written=kill@3"),
     "out": ("source.partitions=kill@3", "postgres_sink.committed=kill@5"),
@@ -60,6 +62,7 @@ def change(source: Connection, first: int, last: int) -> None:
 
 
 def test_runs_that_are_killed_lose_and_repeat_nothing_from_tables_to_a_topic_and_on_to_a_table(
+    spark: SparkSession,
     database: str,
     source: Connection,
     target: str,
@@ -76,15 +79,18 @@ def test_runs_that_are_killed_lose_and_repeat_nothing_from_tables_to_a_topic_and
     with ExitStack() as stack:
         first, second = (stack.enter_context(running(tmp_path / name, points[name].environment)) for name in POINTS)
         first.wait_for_kill(240)
-        first.start()
+        # The death of the process is the point, and which one goes on is not.
+        thread = stack.enter_context(pipeline_thread(spark, load(file, {})))
 
         def has_arrived() -> bool:
-            for runner in (first, second):
-                runner.require_life()
+            thread.require_life()
+            second.require_life()
             return count(target) >= 2 * ROWS
 
         eventually(has_arrived, seconds=240)
-        assert [runner.stop() for runner in (first, second)] == [0, 0]
+        thread.stop()
+        assert thread.error is None
+        assert second.stop() == 0
     assert {name: points[name].fired for name in POINTS} == {
         name: {term.partition("=")[0] for term in terms} for name, terms in POINTS.items()
     }

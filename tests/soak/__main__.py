@@ -37,7 +37,10 @@ STORIES = (
     "mutations",
     "properties",
 )
-_HEADER = f"{'story':<10} {'seed':>10} {'seconds':>8} {'committed':>10} {'lost':>6} {'repeated':>9} {'disorder':>9}  variant and faults"
+_HEADER = (
+    f"{'story':<10} {'seed':>10} {'seconds':>8} {'committed':>10} {'lost':>6} {'repeated':>9} {'disorder':>9}  "
+    "variant and faults"
+)
 _USAGE, _VIOLATION = 2, 1
 
 T = TypeVar("T", int, float)

@@ -53,6 +53,15 @@ def test_a_point_delays_its_process() -> None:
     assert time.monotonic() - began >= 0.5
 
 
+def test_a_point_counts_its_hits_from_when_another_has_fired(tmp_path: Path) -> None:
+    log = {LOG_VARIABLE: str(tmp_path)}
+    armed = "sink.written=kill@2 after slot.confirm"
+
+    assert run(armed, **log).stdout.split() == ["0", "1", "2"]
+    (tmp_path / "slot.confirm").touch()
+    assert run(armed, **log).stdout.split() == ["0"]
+
+
 def test_a_point_fires_once_however_often_processes_are_started(tmp_path: Path) -> None:
     log = {LOG_VARIABLE: str(tmp_path)}
 
@@ -68,6 +77,7 @@ def test_a_point_fires_once_however_often_processes_are_started(tmp_path: Path) 
         ("sink.written", "'sink.written' is not NAME=kill, NAME=error or NAME=sleep(SECONDS)"),
         ("sink.written=explode", "'sink.written=explode' is not NAME=kill"),
         ("sink.written=kill@0", "'sink.written=kill@0' is not NAME=kill"),
+        ("sink.written=kill after noon", "there is no failpoint 'noon'; there are batch.begin, "),
     ],
 )
 def test_what_cannot_be_armed_gets_one_clear_line_and_ends_the_process(armed: str, said: str) -> None:

@@ -15,12 +15,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from headwater.cli.demo.stage import staged
+from headwater.cli.demo.view import LineView
 from headwater.embedded import state_directory
 from headwater.embedded.process import Process
 from headwater.errors import SourceError
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
 from tests.support.servers.quick_java import quick_java
+from tests.support.servers.shared_spark import commands_on
 from tests.support.waiting import eventually
 
 TABLES = {"cart", "customer", "document", "orders", "reading"}
@@ -73,6 +75,18 @@ def wait_for(program, words):
         if words in line:
             return
     pytest.fail(f"the demo ended before it said {words!r}")
+
+
+def at_step(monkeypatch, words, act):
+    """Have a demo in this process wait for an act when it has said the words."""
+
+    def step(self, text):
+        say(self, text)
+        if text == words:
+            act()
+
+    say = LineView.step
+    monkeypatch.setattr(LineView, "step", step)
 
 
 def children(program):
@@ -155,7 +169,7 @@ def test_without_anything_configured_the_demo_delivers_all_and_finds_it_equal(te
 
 
 def test_on_a_server_of_the_user_rows_that_are_lost_or_made_up_are_named_and_nothing_is_left_behind(
-    temporary, postgres15, java
+    spark, postgres15, headwater, monkeypatch
 ):
     """All but those rows is delivered, on the oldest server that is supported."""
     lose_one = """create function lose() returns trigger language plpgsql as $$ begin return null; end $$;
@@ -164,13 +178,16 @@ def test_on_a_server_of_the_user_rows_that_are_lost_or_made_up_are_named_and_not
                   alter table headwater_demo.reading enable always trigger lose"""
     make_one_up = "insert into headwater_demo.customer values ('nobody@example.com', 'Nobody', 1, null, now())"
     with fresh_database(postgres15.url) as url:
-        with started(temporary, "--url", url, "--seconds", "1", "--json", java=java) as program:
-            wait_for(program, "Delivering a first batch")
-            execute(make_conninfo(url, dbname=TARGET), lose_one, make_one_up)
-            output, errors = program.communicate()
+        at_step(
+            monkeypatch,
+            "Delivering a first batch",
+            lambda: execute(make_conninfo(url, dbname=TARGET), lose_one, make_one_up),
+        )
+        with commands_on(spark):
+            code, output, errors = headwater("demo", "--url", url, "--seconds", "1", "--json")
 
         report = json.loads(output)
-        assert (program.returncode, report["equal"], report["server"]["is_private"]) == (1, False, False), errors
+        assert (code, report["equal"], report["server"]["is_private"]) == (1, False, False), errors
         assert report["tables"]["reading"]["rows"] == {"equal": 99_999, "missing": 1, "extra": 0, "different": 0}
         assert report["tables"]["customer"]["rows"]["extra"] == 1
         assert sorted(report["differences"]) == [
@@ -180,8 +197,8 @@ def test_on_a_server_of_the_user_rows_that_are_lost_or_made_up_are_named_and_not
         assert left_behind(url) == []
 
 
-def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(temporary):
-    with started(temporary, "--seconds", "60") as program:
+def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(temporary, java):
+    with started(temporary, "--seconds", "60", java=java) as program:
         wait_for(program, "Starting Spark")
         servers = servers_of(program)
         assert [server.is_running() for server in servers] == [True, True]

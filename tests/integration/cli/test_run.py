@@ -70,7 +70,7 @@ def _rows(url: str) -> list[tuple[object, ...]]:
 
 
 def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_run_once_delivers_the_rest(
-    database: str, target: str, tmp_path: Path, headwater: Headwater
+    spark: SparkSession, database: str, target: str, tmp_path: Path, headwater: Headwater
 ) -> None:
     with closing(connect_sync(database)) as source, closing(connect_sync(target)) as replica:
         source.execute("create table item (id int primary key, v text)")
@@ -91,6 +91,7 @@ def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_ru
                 said = _read_until(ours, r"public\.item .*of about 2,000 rows")
                 assert "read as a whole" not in said
             said += _read_until(ours, "read as a whole, and followed from now on")
+            assert _noise(said.partition("read as a whole")[0]) == []
             process.send_signal(signal.SIGINT)
             # Linux says that nobody is at the other end with an error.
             with suppress(OSError):
@@ -104,11 +105,11 @@ def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_ru
         assert (status["phase"], status["error"]) == ("stopped", None)
 
         source.execute("insert into item select g, 'v' || g from generate_series(2001, 2100) g")
-        once = [sys.executable, "-m", "headwater.cli", "--log-format", "text", "run", "--once"]
-        done = subprocess.run(once, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        with commands_on(spark):
+            code, output, errors = headwater("--log-format", "text", "run", "--file", str(file), "--once")
+    assert (code, output) == (0, ""), errors
     assert _rows(target) == _rows(database)
-    assert all("pipeline=shop" in line for line in done.stderr.splitlines()), done.stderr
+    assert all("pipeline=shop" in line for line in errors.splitlines()), errors
 
 
 def _read_until(terminal: int, pattern: str) -> str:
@@ -116,6 +117,12 @@ def _read_until(terminal: int, pattern: str) -> str:
     while not re.search(pattern, said):
         said += os.read(terminal, 65536).decode(errors="replace")
     return said
+
+
+def _noise(said: str) -> list[str]:
+    """Lines on a terminal that are neither a log line of ours nor a bar, such as those of Java or of Spark's workers."""
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", said))
+    return [line for line in lines if line and not re.match(r"\d\d:\d\d:\d\d info headwater\.|public\.item ", line)]
 
 
 def test_a_transform_that_does_not_parse_ends_the_run_with_one_line(

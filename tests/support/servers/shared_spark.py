@@ -19,7 +19,14 @@ def commands_on(spark: SparkSession) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("headwater.spark.session.build_session", shared)
+        patched.setattr("headwater.spark.build_session", shared)
         patched.setattr("headwater.spark.session.end_session", keep)
         patched.setattr("headwater.cli.check.pipeline.build_session", shared)
         patched.setattr(SparkSession, "stop", keep)
-        yield
+        system = spark._jvm.java.lang.System  # type: ignore[union-attr] # a session that runs has a Java
+        errors = system.err
+        try:
+            yield
+        finally:
+            # The demo silences it for the rest of its Spark's life.
+            system.setErr(errors)
