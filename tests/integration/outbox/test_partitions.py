@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
+from threading import Barrier, Event
 
 import psycopg
 import pytest
@@ -20,6 +20,7 @@ from tests.support.waiting import eventually
 DAY = timedelta(days=1)
 OLD = datetime(2026, 1, 10, tzinfo=UTC)
 LATER = OLD + 30 * DAY
+OLD_PARTITION = Partition("headwater", "outbox_message_20260110_0000", OLD, OLD + DAY)
 INSERT = "insert into headwater.outbox_message (topic, type, payload, created_at) values ('t', 'y', '1', %s)"
 
 
@@ -415,3 +416,32 @@ def test_all_partitions_are_published_under_the_name_of_the_outbox(any_connectio
     changes = [(message[:1], names[message[1:5]]) for message in sent if message[:1] in (b"I", b"U", b"D")]
     assert changes == [(b"I", b"outbox_message")] * 3
     assert [message for message in sent if message[:1] == b"T"] == []
+
+
+def test_a_client_that_stalls_while_it_makes_a_partition_does_not_hold_up_those_who_write(
+    connection, outbox_url, monkeypatch
+):
+    """As one that is stopped, or whose network is cut: the server ends its session, and its locks with it."""
+    stalled, released = Event(), Event()
+
+    def execute_and_stall(client, statement):
+        execute_sync(client, statement)
+        if client.execute("select to_regclass('headwater.outbox_message_20260110_0000') is not null").fetchone() == (True,):
+            stalled.set()
+            released.wait(20)
+
+    monkeypatch.setattr("headwater.outbox.partitions.execute_sync", execute_and_stall)
+    monkeypatch.setattr("headwater.outbox.partitions.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("headwater.outbox.partitions.missing_partitions", lambda *_: [OLD_PARTITION])
+    connection.execute("set lock_timeout = '10s'")
+    with ThreadPoolExecutor() as threads, closing(connect_sync(outbox_url)) as client:
+        making = threads.submit(ensure_partitions, client)
+        try:
+            assert stalled.wait(10)
+            connection.execute(INSERT, [OLD])
+        finally:
+            released.set()
+        # Whether the client finds its connection gone, or reads first what the server has said of it.
+        assert making.exception() is not None or making.result().made == ()
+    assert places(connection) == {"default": 1}
+    assert "20260110_0000" not in partitions(connection)
