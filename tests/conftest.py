@@ -68,11 +68,11 @@ def root_logger() -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Require that failpoints which the test arms fire, and have logs look as pytest has them.
 
-    A logger of PySpark gives each handler a formatter of its own, which stays.
+    A logger of PySpark gives each handler a formatter of its own, also when pytest adds its handlers for a test: hence last.
     """
     logs = item.config.pluginmanager.get_plugin("logging-plugin")
     if logs is not None:
