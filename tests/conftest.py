@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.support.brokers.rabbitmq_node import RabbitmqNode, start_rabbitmq
 from tests.support.failpoints import require_fired
-from tests.support.leak_guard import LeakGuard
-from tests.support.root_logger import root_logger_restored
+from tests.support.leak_guard import LeakGuard, root_logger_restored
 from tests.support.servers.embedded import MAJORS, fresh_database, start_nats, start_postgres
 from tests.support.servers.spark_session import quick_session
 

@@ -20,7 +20,7 @@ from headwater.embedded.account import postgres_account, switch_to
 from headwater.outbox.checkpoint import prepare_outbox
 from tests.support.brokers.rabbitmq_node import RabbitmqNode
 from tests.support.servers.embedded import postgres_settings
-from tests.support.stories.java_errors import planners_heard
+from tests.support.servers.shared_spark import planners_heard
 from tests.support.stories.outbox_story import (
     NAME,
     Message,

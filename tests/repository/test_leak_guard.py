@@ -1,10 +1,14 @@
 """A test that leaves something behind fails in its own teardown, and is told what it left."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from headwater.cli.app import run as run_program
+from tests.support.leak_guard import root_logger_restored
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
@@ -78,3 +82,18 @@ def test_a_test_that_cleans_up_beside_a_server_that_stays_passes(tmp_path: Path)
     ended = run(tmp_path, LEAVES_NOTHING)
 
     assert ended.returncode == 0, ended.stdout
+
+
+def test_a_command_that_runs_in_a_test_leaves_the_root_logger_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+
+    with root_logger_restored():
+        assert run_program(["--log-format", "json", "--log-level", "debug", "run", "--file", "missing.toml"]) == 2
+        assert (root.handlers, root.level) != before, "the command sets up logging, or this test shows nothing"
+
+    assert (root.handlers, root.level) == before
+
+
+def test_every_test_has_it_restored(request: pytest.FixtureRequest) -> None:
+    assert "root_logger" in request.fixturenames

@@ -1,9 +1,11 @@
 """Fails a test that leaves a process, a listening port, a replication slot or a temporary file behind, in its own teardown.
 
 Things that a fixture of a wider scope has set up stay. The rest is given some seconds to end, since processes and sockets
-take a moment; then processes that are left are killed, so that only the test that left them fails.
+take a moment; then processes that are left are killed, so that only the test that left them fails. The root logger, which
+commands that run in a test's process set up for the standard error of that test, is restored.
 """
 
+import logging
 import os
 import shutil
 import signal
@@ -11,8 +13,8 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Generator, Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +30,16 @@ _GRACE_SECONDS = 15.0
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 # What tests get from pytest, which keeps the last three.
 _PYTEST = "pytest-of-"
+
+
+@contextmanager
+def root_logger_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers, root.level = handlers, level
 
 
 @dataclass(slots=True)

@@ -145,9 +145,19 @@ def prepared_database(server_url: str, prepare: Callable[[str], None]) -> Iterat
         try:
             url = stack.enter_context(fresh_database(server_url, template))
         except psycopg.errors.InvalidCatalogName:
-            prepare(_create_database(server_url, template, "template1"))
+            _create_template(server_url, template, prepare)
             url = stack.enter_context(fresh_database(server_url, template))
         yield url
+
+
+def _create_template(server_url: str, name: str, prepare: Callable[[str], None]) -> None:
+    url = _create_database(server_url, name, "template1")
+    try:
+        prepare(url)
+    except BaseException:
+        # Else later tests would copy what is half prepared.
+        drop_database(server_url, url)
+        raise
 
 
 def _create_database(server_url: str, name: str, template: str) -> str:

@@ -1,6 +1,6 @@
-"""Commands of the program on the session that the tests of a process share, where a start of Spark is not the subject."""
+"""The session that the tests of a process share, for commands of the program, and the log of planners that it starts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -30,3 +30,18 @@ def commands_on(spark: SparkSession) -> Iterator[None]:
         finally:
             # The demo silences it for the rest of its Spark's life.
             system.setErr(errors)
+
+
+@contextmanager
+def planners_heard(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """Collect the log of planners that start within the block; the function that it gives returns what came so far.
+
+    Java copies the standard error of a planner to the stream that is its own standard error when the planner starts.
+    """
+    java = spark._jvm.java  # type: ignore[union-attr] # a session that runs has a Java
+    collected, before = java.io.ByteArrayOutputStream(), java.lang.System.err
+    java.lang.System.setErr(java.io.PrintStream(collected, True))
+    try:
+        yield lambda: str(collected.toString("UTF-8"))
+    finally:
+        java.lang.System.setErr(before)
