@@ -1,5 +1,6 @@
 """The servers that tests ask for by name: started when first wanted, they live as long as the run or its worker."""
 
+import faulthandler
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres
@@ -32,6 +34,8 @@ hypothesis.settings.load_profile("test")
 
 # The folders in the order of their turns: long files first, so that the workers end together.
 _TURNS = ("acceptance", "integration/spark", "conformance", "integration/cli", "integration", "repository", "unit")
+# Ending the servers of a worker on a busy machine takes a part of it.
+_TEARDOWN_SECONDS = 120
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,11 +57,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The servers of a worker end after its last test: their time, which they bound themselves, is not that test's."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Bound the time of a teardown, also after a test that has used up its own.
+
+    The servers of a worker end after its last test: their time, which they bound themselves, is not that test's. A teardown
+    that hangs ends the worker, which says where it hung: the other tests go on in another one.
+    """
     if nextitem is None:
         item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
+    faulthandler.dump_traceback_later(_TEARDOWN_SECONDS, file=item.config.stash[fault_handler_stderr_fd_key], exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,8 @@ from tests.support.servers.spark_session import JAVA_FILES
 
 _GRACE_SECONDS = 15.0
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+# The parent of the kernel's threads.
+_KERNEL = 2
 # What tests get from pytest, which keeps the last three.
 _PYTEST = "pytest-of-"
 
@@ -142,17 +144,23 @@ class LeakGuard:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process is of this worker, and not of a server that stays; one that has ended is nobody's."""
-        try:
-            lineage = list(_lineage(pid))
-            if not lineage or not self._adopted.processes.isdisjoint(lineage):
-                return False
-            # One whose parents have died can be known by where it works.
-            place = os.fsencode(self.directory)
-            return os.getpid() in lineage or any(
-                place in Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")
-            )
-        except OSError:
-            return False
+        place = os.fsencode(self.directory)
+        while Path(f"/proc/{pid}").exists():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                lineage = list(_lineage(pid))
+                if not lineage or _KERNEL in lineage or not self._adopted.processes.isdisjoint(lineage):
+                    return False
+                if os.getpid() in lineage:
+                    return True
+                # One whose parents have died can be known by where it works.
+                try:
+                    command, environ, same = (_read(pid, name) for name in ("cmdline", "environ", "cmdline"))
+                except PermissionError:
+                    return False
+                if environ or (command and command == same):
+                    return place in environ or place in command
+            # A parent has just ended, or the process is in the middle of exec and has neither for a moment: look again.
+        return False
 
     def _slots(self) -> Iterable[str]:
         for url, connection in list(self._servers.items()):
@@ -177,9 +185,13 @@ def _lineage(pid: int) -> Iterable[int]:
         pid = int(parent)
 
 
+def _read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+        return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")[:200]
     return "ended since"
 
 

@@ -16,13 +16,12 @@ from headwater.errors import SettingsError
 from headwater.outbox import statements
 from headwater.outbox.statements import Coverage, Partition
 from headwater.postgres.connect import Connection
+from headwater.postgres.latest import bound_waiting
 from headwater.postgres.statements import execute_sync, fetch_sync
 
 # Writers queue behind whoever waits for a lock on the outbox. Less than deadlock_timeout, so that the one who gives way
 # where two wait for each other is never the application.
 LOCK_TIMEOUT: Final = timedelta(milliseconds=500)
-# Long enough for a client on a busy machine, and no longer than writers can wait for one that has stalled.
-IDLE_TIMEOUT: Final = timedelta(seconds=5)
 # More than two years of days, or six weeks of hours; each costs every query of the table a little.
 _MOST_PARTITIONS: Final = 1000
 # The default partition is locked while it is searched for rows of the new one; as a rule it is empty.
@@ -133,7 +132,7 @@ def _make(connection: Connection, partition: Partition) -> Partition | Kept | No
     try:
         with connection.transaction():
             execute_sync(connection, statements.see_latest())
-            execute_sync(connection, statements.bound_waiting(LOCK_TIMEOUT, IDLE_TIMEOUT, _SEARCH_TIMEOUT))
+            execute_sync(connection, bound_waiting(LOCK_TIMEOUT, _SEARCH_TIMEOUT))
             execute_sync(connection, statements.lock_partitions())
             existing = fetch_sync(connection, statements.list_partitions())
             if any(one.lower < partition.upper and partition.lower < one.upper for one in existing):
@@ -149,7 +148,7 @@ def _drop(connection: Connection, partition: Partition, *, dry_run: bool) -> str
     try:
         with connection.transaction(force_rollback=dry_run):
             execute_sync(connection, statements.see_latest())
-            execute_sync(connection, statements.bound_waiting(LOCK_TIMEOUT, IDLE_TIMEOUT))
+            execute_sync(connection, bound_waiting(LOCK_TIMEOUT))
             if not dry_run:
                 # From here on nobody writes to it, and who has written to it has committed or is forgotten.
                 execute_sync(connection, statements.hold_partition(partition))

@@ -181,12 +181,6 @@ def lock_partitions() -> Statement[str]:
     return SQL["lock_partitions"].bind(str)
 
 
-def bound_waiting(lock: timedelta, idle: timedelta, statement: timedelta = timedelta(0)) -> Statement[str]:
-    """Limits for a transaction; none at all for 0. The server ends the session of a client that is idle for longer."""
-    lock_ms, idle_ms, statement_ms = (str(round(limit.total_seconds() * 1000)) for limit in (lock, idle, statement))
-    return SQL["bound_waiting"].bind(str, lock_ms=lock_ms, idle_ms=idle_ms, statement_ms=statement_ms)
-
-
 def has_strays(lower: datetime, upper: datetime) -> Statement[bool]:
     return SQL["has_strays"].bind(bool, lower=lower, upper=upper)
 

@@ -2,14 +2,17 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from headwater.postgres.statements import execute, execute_sync, fetch, load
+from headwater.postgres.statements import Statement, execute, execute_sync, fetch, load
 
 SQL: Final = load("headwater.postgres", "sql/latest.sql")
+# Long enough for a client on a busy machine, and no longer than others can wait for one that has stalled.
+IDLE_TIMEOUT: Final = timedelta(seconds=5)
 
 
 @asynccontextmanager
@@ -36,3 +39,9 @@ async def is_latest(connection: psycopg.AsyncConnection[Any]) -> bool:
     """Whether single statements are such transactions by themselves."""
     (answer,) = await fetch(connection, SQL["is_latest"].bind(bool))
     return answer
+
+
+def bound_waiting(lock: timedelta, statement: timedelta | None = None) -> Statement[str]:
+    """Limits for a transaction that locks out others; without one for statements, the role's. If it stalls, it is ended."""
+    lock_ms, statement_ms, idle_ms = (it and str(round(it.total_seconds() * 1000)) for it in (lock, statement, IDLE_TIMEOUT))
+    return SQL["bound_waiting"].bind(str, lock_ms=lock_ms, statement_ms=statement_ms, idle_ms=idle_ms)

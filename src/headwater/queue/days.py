@@ -9,7 +9,7 @@ import psycopg
 
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect
-from headwater.postgres.latest import latest
+from headwater.postgres.latest import bound_waiting, latest
 from headwater.postgres.statements import fetch
 from headwater.queue import work_statements
 from headwater.queue.settings import WorkerSettings
@@ -25,7 +25,7 @@ async def look_after_days(url: str, settings: WorkerSettings) -> None:
     while True:
         try:
             async with await connect(url, application_name="headwater queue days") as connection, latest(connection):
-                await fetch(connection, work_statements.bound_waiting(_LOCK_WITHIN))
+                await fetch(connection, bound_waiting(_LOCK_WITHIN))
                 await fetch(connection, work_statements.keep_days(settings.keep_done))
             await _forget(url, settings.keep_done)
         except (psycopg.Error, HeadwaterError) as exc:

@@ -11,13 +11,12 @@ from typing import Final, Literal
 
 from headwater.errors import JobError
 from headwater.postgres.connect import Connection
-from headwater.postgres.latest import latest_sync
+from headwater.postgres.latest import bound_waiting, latest_sync
 from headwater.postgres.statements import Statement, execute_sync, fetch_sync
 from headwater.queue import operate_statements as sql
 from headwater.queue.job import queue_fault
 from headwater.queue.operate_statements import Cancelled, Cron, Day, Done, JobState, Limits, Live, More
 from headwater.queue.statements import ring
-from headwater.queue.work_statements import bound_waiting
 
 STATES: Final = ("scheduled", "claimed", "done", "cancelled", "error")
 

@@ -150,10 +150,6 @@ def keep_days(kept: timedelta) -> Statement[int]:
     return SQL["keep_days"].bind(int, kept=kept)
 
 
-def bound_waiting(lock: timedelta) -> Statement[str]:
-    return SQL["bound_waiting"].bind(str, lock_ms=round(lock.total_seconds() * 1000))
-
-
 def _times(jobs: Sequence[Job]) -> list[datetime]:
     return [job.claimed_at for job in jobs]
 

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from headwater.errors import SettingsError, TopicError
 from headwater.postgres.connect import Connection
-from headwater.postgres.latest import latest_sync
+from headwater.postgres.latest import bound_waiting, latest_sync
 from headwater.postgres.statements import Row, execute_sync, fetch_sync
 from headwater.topics import retention_statements
 from headwater.topics.retention_statements import Segment
@@ -155,7 +155,7 @@ def _bounded(connection: Connection, work: Callable[[], Row]) -> Row | str:
     """Do what waits for others only for a moment, in a transaction; or say why it was not done."""
     try:
         with latest_sync(connection):
-            execute_sync(connection, retention_statements.bound_waiting(LOCK_TIMEOUT))
+            execute_sync(connection, bound_waiting(LOCK_TIMEOUT))
             return work()
     except psycopg.errors.LockNotAvailable:
         return "transactions that use the topic did not end in time; it is tried again the next time"

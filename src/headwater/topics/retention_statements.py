@@ -28,10 +28,6 @@ class Segment:
     read_at: datetime
 
 
-def bound_waiting(lock: timedelta) -> Statement[str]:
-    return SQL["bound_waiting"].bind(str, lock_ms=round(lock.total_seconds() * 1000))
-
-
 def hold_topic(topic_id: int) -> Statement[object]:
     return SQL["hold_topic"].bind(object, topic_id=topic_id)
 

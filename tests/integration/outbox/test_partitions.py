@@ -431,7 +431,7 @@ def test_a_client_that_stalls_while_it_makes_a_partition_does_not_hold_up_those_
             released.wait(20)
 
     monkeypatch.setattr("headwater.outbox.partitions.execute_sync", execute_and_stall)
-    monkeypatch.setattr("headwater.outbox.partitions.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
     monkeypatch.setattr("headwater.outbox.partitions.missing_partitions", lambda *_: [OLD_PARTITION])
     connection.execute("set lock_timeout = '10s'")
     with ThreadPoolExecutor() as threads, closing(connect_sync(outbox_url)) as client:

@@ -1,10 +1,16 @@
 """Finished jobs: kept by day, until their days are dropped."""
 
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
+import psycopg
+import pytest
+
 from headwater import queue
+from headwater.postgres.connect import connect_sync
+from headwater.postgres.latest import latest_sync
 from headwater.postgres.statements import fetch_sync
-from headwater.queue import NewJob, work_statements
+from headwater.queue import NewJob, operate, work_statements
 from tests.support.queue.workers import Busy, claim, quick, running, states, worker_with
 from tests.support.topics.subscribers import until
 
@@ -165,3 +171,26 @@ async def test_two_workers_look_after_the_days_one_at_a_time(queue_url, connecti
         oldest = named(datetime.now(UTC).date() - timedelta(days=9))
         await until(lambda: min(days(connection)) >= oldest)
     assert "were not looked after" not in caplog.text
+
+
+def test_a_client_that_stalls_while_it_drops_a_day_does_not_hold_up_those_who_finish_jobs(
+    connection, queue_url, monkeypatch
+):
+    """As one that is stopped, or whose network is cut: the server ends its session, and its locks with it."""
+    today = datetime.now(UTC).date()
+    make_day(connection, today - timedelta(days=8), rows=5)
+    queue.enqueue_sync(connection, "send", 1)
+    jobs = claim(connection)
+    connection.execute("set lock_timeout = '10s'")
+
+    @contextmanager
+    def stall_before_commit(client):
+        with latest_sync(client):
+            yield
+            fetch_sync(connection, work_statements.finish(jobs, "done"))
+
+    monkeypatch.setattr(operate, "latest_sync", stall_before_commit)
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    with closing(connect_sync(queue_url)) as client, pytest.raises(psycopg.Error):
+        operate.purge(client, "done", datetime.now(UTC) - timedelta(days=2))
+    assert sum(rows_of(connection).values()) == 6

@@ -203,6 +203,29 @@ def test_a_segment_that_is_being_written_to_is_not_closed_under_the_writer(topic
         assert len(trim(other, kept).dropped) == 1
 
 
+def test_a_client_that_stalls_while_it_drops_a_segment_does_not_hold_up_those_who_read(
+    topics_url, connection, kept, monkeypatch
+):
+    """As one that is stopped, or whose network is cut: the server ends its session, and its locks with it."""
+    append(connection, kept, "old")
+    age(connection, kept)
+    connection.execute("set lock_timeout = '10s'")
+    drop = retention._drop_chosen
+    read = []
+
+    def drop_and_stall(*arguments):
+        dropped = drop(*arguments)
+        read.extend(read_from(connection, kept, [0, 0]))
+        return dropped
+
+    monkeypatch.setattr(retention, "_drop_chosen", drop_and_stall)
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    with closing(connect_sync(topics_url)) as client, pytest.raises(psycopg.Error):
+        maintain(client, kept)
+    assert len(read) == 2
+    assert segments(connection, kept) == [0, 1]
+
+
 def test_trim_drops_whole_segments_before_a_time(connection, kept):
     append(connection, kept, "old")
     age(connection, kept, "1 day")

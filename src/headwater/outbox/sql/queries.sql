@@ -63,13 +63,6 @@ set transaction isolation level read committed;
 -- One process at a time makes partitions.
 select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('headwater outbox partitions', 0))::text;
 
--- name: bound_waiting
--- Until the transaction ends: whoever waits for a lock makes all others wait behind, and so does a client that holds one and
--- has stalled or is cut off.
-select pg_catalog.set_config('lock_timeout', %(lock_ms)s::text, true),
-       pg_catalog.set_config('statement_timeout', %(statement_ms)s::text, true),
-       pg_catalog.set_config('idle_in_transaction_session_timeout', %(idle_ms)s::text, true);
-
 -- name: has_strays
 -- Whether rows of a range are in the default partition, so that it cannot have a partition of its own.
 select exists (

@@ -155,6 +155,3 @@ select headwater.queue_forget_1(%(kept)s);
 
 -- name: keep_days
 select headwater.queue_keep_days_1(%(kept)s);
-
--- name: bound_waiting
-select pg_catalog.set_config('lock_timeout', %(lock_ms)s::text, true);

@@ -1,7 +1,3 @@
--- name: bound_waiting
--- Until the transaction ends: whoever waits for a lock makes all others wait behind.
-select pg_catalog.set_config('lock_timeout', %(lock_ms)s::text, true);
-
 -- name: hold_topic
 -- Until the transaction ends nobody chooses a place in the topic.
 select from headwater.topic where id = %(topic_id)s for no key update;
