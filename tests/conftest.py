@@ -6,6 +6,9 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+# Before numpy is loaded, here or in a program that a test starts: its threads would spin for 0.1 s each time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key

@@ -6,7 +6,7 @@ first, and by key after the checkpoint directory was lost as well.
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,25 +19,22 @@ from headwater.embedded import EmbeddedPostgres
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import postgres_settings
 from tests.support.stories.account_load import NAMES, AccountLoad, create_accounts, steps_back, wait_for_entries
-from tests.support.stories.pipeline_process import running, settle, write_file
+from tests.support.stories.pipeline_process import execute, running, settle, write_file
 from tests.support.stories.pipeline_thread import pipeline_thread
 from tests.support.waiting import eventually
 
-# Each process of the driver ends at the last of its points. Before that, two workers of the first process die, and the
-# planner of the second one dies twice.
-FIRST = (
-    "postgres_sink.applied=kill@2",
-    "postgres_sink.committed=kill@2 after postgres_sink.applied",
-    "sink.written=kill@3 after postgres_sink.committed",
-)
+# Each process of the driver ends at the last of its points. Before that, two workers of the first process die, and in the
+# second one a worker once and the planner twice.
+WORKERS = ("postgres_sink.applied=kill@2", "postgres_sink.committed=kill@2 after postgres_sink.applied")
+FIRST = (*WORKERS, "sink.written=kill@3 after postgres_sink.committed")
 SECOND = (
-    "source.partitions=kill@4",
+    "postgres_sink.applied=kill@2",
+    "source.partitions=kill@4 after postgres_sink.applied",
     "slot.confirm=kill@3 after source.partitions",
     "batch.begin=kill@3 after slot.confirm",
 )
 # Nothing of the last run is killed, so it is a thread of the tests.
 LAST = ("pipeline.lease_renewal=error@5",)
-POINTS = {term.partition("=")[0] for term in (*FIRST, *SECOND, *LAST)}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,7 +42,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal_to_the_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    first, second, last = (Failpoints(tmp_path, ", ".join(terms)) for terms in (FIRST, SECOND, LAST))
+    first, second, last = (_arm(tmp_path / name, terms) for name, terms in (("1", FIRST), ("2", SECOND), ("3", LAST)))
     with EmbeddedPostgres(postgres_settings(18)) as source, EmbeddedPostgres(postgres_settings(18)) as target:
         create_accounts(source.url, target.url)
 
@@ -57,6 +54,7 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
         write("table")
         with ExitStack() as runs:
             runner = runs.enter_context(running(tmp_path, first.environment))
+            _insert_entries(source.url, first, runner.require_life)
             with AccountLoad(source.url, target.url, random.Random(7)):
                 runner.wait_for_kill()
                 assert first.unfired == set()
@@ -72,18 +70,42 @@ def test_a_pipeline_whose_parts_are_killed_under_load_ends_with_the_target_equal
                     wait_for_entries(target.url, 100, thread.require_life)
                     server.kill()
                     server.start()
-                eventually(lambda: last.fired == POINTS, seconds=120)
+                last.wait_for("pipeline.lease_renewal")
                 wait_for_entries(target.url, 100, thread.require_life)
             found = settle(thread, source.url, target.url, NAMES)
         assert thread.error is None
         backwards = steps_back(target.url)
+        fired = ", ".join(sorted(first.fired | second.fired | last.fired))
         record_property(
             "counts",
-            f"pipeline crash: killed at {', '.join(sorted(last.fired))}, and both servers; {found}, "
-            f"versions out of order {backwards}",
+            f"pipeline crash: killed at {fired}, and both servers; {found}, versions out of order {backwards}",
         )
         assert found.is_none
         assert backwards == 0
+
+
+def _arm(directory: Path, terms: Sequence[str]) -> Failpoints:
+    """Arm points that fire once for this directory."""
+    directory.mkdir()
+    return Failpoints(directory, ", ".join(terms))
+
+
+def _insert_entries(source: str, points: Failpoints, require_life: Callable[[], None]) -> None:
+    """Write nothing but entries until both workers are killed, so that both have some in hand.
+
+    Entries have no key. What is applied twice is there twice, and in the other tables it makes no difference.
+    """
+    wanted = {term.partition("=")[0] for term in WORKERS}
+
+    def look() -> bool:
+        if wanted <= points.fired:
+            return True
+        require_life()
+        # Below those of the load.
+        execute(source, "insert into entry select coalesce(min(id), 0) - 1, 0, 0 from entry")
+        return False
+
+    eventually(look, seconds=120)
 
 
 def _arm_here(monkeypatch: pytest.MonkeyPatch, points: Failpoints) -> None:

@@ -45,8 +45,9 @@ def run(round: Round) -> Counts:
                         wait_for_entries(target.url, entries, leader.require_life)
                         leader.end()
                     faults.append(term or f"leader+{entries}")
-                    # Only the other run can deliver what comes now.
-                    wait_for_entries(target.url, MORE_ENTRIES, _nothing if following else standby.require_life)
+                    # Only the other run can deliver what comes now. If it dies at a failpoint instead, it has begun to.
+                    if not following:
+                        wait_for_entries(target.url, MORE_ENTRIES, standby.require_life)
             found = settle(runs[-1], source.url, target.url, NAMES)
             assert runs[-1].stop() == 0
         backwards = steps_back(target.url)
@@ -72,10 +73,6 @@ def _is_there(run: Runner) -> bool:
 
 def _delivers(run: Runner) -> bool:
     return '"phase": "running"' in run.log
-
-
-def _nothing() -> None:
-    """The run may die at its failpoint at any time."""
 
 
 @contextmanager

@@ -724,6 +724,27 @@ idle = Worker()
 """
 
 
+# Jobs that end at once, up to the first one behind which others are claimed: that waits for a file `open`. How many are
+# claimed ahead follows from the rate of jobs, which is measured anew after every second job here.
+CROWD = """
+crowded = Worker("default", WorkerSettings(claim_most=2))
+
+@crowded.handler("crowd")
+async def crowd(job):
+    if not crowded.counts.waiting:
+        return
+    Path(f"began-{job.id}").touch()
+    while any(task.get_name() == "queue claims" for task in asyncio.all_tasks()):
+        await asyncio.sleep(0.01)
+    # The worker claims no more. It begins to wait for the jobs in hand a few turns of the event loop later.
+    for _ in range(100):
+        await asyncio.sleep(0)
+    Path("closing").touch()
+    while not Path("open").exists():
+        await asyncio.sleep(0.01)
+"""
+
+
 @pytest.fixture
 def place(tmp_path):
     """A directory with a module `jobs`."""
@@ -778,21 +799,32 @@ def test_a_worker_does_what_is_enqueued_and_ends_with_0_when_it_is_told_to(conne
 
 
 def test_told_to_end_it_finishes_what_is_in_hand_and_gives_back_the_rest(connection, database, place):
-    queue.enqueue_many_sync(connection, [NewJob("gate") for _ in range(3)])
-    with working(place, database, "--concurrency", "1") as (process, log):
-        eventually((place / "began-1").exists)
+    (place / "jobs.py").write_text(JOBS + CROWD)
+    ids = queue.enqueue_many_sync(connection, [NewJob("crowd") for _ in range(100)])
+
+    def found(state):
+        return [id for id, one in states(connection).items() if one == state]
+
+    with working(place, database, "--concurrency", "1", target="jobs:crowded") as (process, log):
+        began = eventually(lambda: next(place.glob("began-*"), None))
+        in_hand = int(began.name.removeprefix("began-"))
+        # Outcomes of jobs before it may not be written yet.
+        ahead = [id for id in found("claimed") if id > in_hand]
+        assert ahead
         process.send_signal(signal.SIGTERM)
-        # It has taken notice when it catches none any longer.
-        eventually(lambda: not catches(process, signal.SIGTERM))
-        eventually(lambda: states(connection) == {1: "claimed", 2: "scheduled", 3: "scheduled"})
-        assert process.poll() is None
+        eventually(lambda: (place / "closing").exists() or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+        # The rest is given back while the one in hand goes on.
+        eventually(lambda: found("claimed") == [in_hand])
         (place / "open").touch()
         assert process.wait(15) == 0
-    assert states(connection) == {1: "done", 2: "scheduled", 3: "scheduled"}
+    assert (found("done"), found("scheduled")) == (ids[:in_hand], ids[in_hand:])
     # As if they had never been claimed.
     assert connection.execute("select max(attempt) from headwater.job").fetchone() == (0,)
-    assert not (place / "began-2").exists()
-    assert re.search(r"stopped; done 1, given up 0, to be tried again 0, given back [012]$", said(log)[-1]["message"])
+    last = re.search(r"stopped; done (\d+), given up 0, to be tried again 0, given back (\d+)$", said(log)[-1]["message"])
+    assert last is not None
+    assert int(last[1]) == in_hand
+    assert int(last[2]) >= len(ahead)
 
 
 @pytest.mark.parametrize("kind", ["gate", "block"])

@@ -492,3 +492,73 @@ async def test_a_reader_never_skips_what_commits_late(topics_url, connection, or
                 await topics.append(early, orders, [Message(2, key="a")])
             assert numbers(await member.collect(1)) == [2]
         assert numbers(await member.collect(1)) == [1]
+
+
+def hang_commits(connection, table):
+    """Have a transaction that inserts into a table wait in its commit, until the connection gives up a lock."""
+    connection.execute(
+        """
+        create function wait_in_commit() returns trigger language plpgsql as $$
+        begin
+            perform pg_advisory_xact_lock_shared(1);
+            return null;
+        end
+        $$
+        """
+    )
+    # The last of the triggers of a row: they fire in the order of their names.
+    connection.execute(
+        f"create constraint trigger zz_wait after insert on {table} deferrable initially deferred "
+        "for each row execute function wait_in_commit()"
+    )
+    connection.execute("select pg_advisory_lock(1)")
+
+
+def waiting(connection):
+    """How many wait for an advisory lock."""
+    query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+    return connection.execute(query).fetchone()[0]
+
+
+async def test_a_reader_never_skips_what_has_drawn_its_number_and_hangs_in_its_commit(topics_url, connection, orders):
+    connection.execute("create table hanging ()")
+    hang_commits(connection, "hanging")
+    late, early = await connect(topics_url), await connect(topics_url)
+
+    async def append_late():
+        async with late.transaction():
+            await topics.append(late, orders, [Message(1, key="a")])
+            # Behind the append, so that its trigger fires behind that of the append.
+            await late.execute("insert into hanging default values")
+
+    async with late, early, reading(topics_url, "orders", "billing") as member, asyncio.TaskGroup() as tasks:
+        tasks.create_task(append_late())
+        await until(lambda: waiting(connection) == 1)
+        drawn = "select pg_sequence_last_value(pg_get_serial_sequence('headwater.topic_commit', 'ordinal')::regclass)"
+        assert connection.execute(drawn).fetchone() == (1,)
+        # Nobody waits for the one that hangs.
+        await early.execute("set lock_timeout = '5s'")
+        await topics.append(early, orders, [Message(2, key="a"), Message(3, key="a")])
+        read = await member.collect(2)
+        connection.execute("select pg_advisory_unlock(1)")
+        read += await member.collect(1)
+    assert [(message.offset, number_of(message)) for message in read] == [(0, 2), (1, 3), (2, 1)]
+
+
+async def test_a_producer_waits_for_a_commit_that_hangs_and_a_reader_gets_both_in_order(topics_url, connection, orders):
+    hang_commits(connection, "headwater.topic_producer")
+    async with (
+        Producer(topics_url, "orders") as late,
+        Producer(topics_url, "orders") as early,
+        reading(topics_url, "orders", "billing") as member,
+        asyncio.TaskGroup() as tasks,
+    ):
+        first = tasks.create_task(late.send(Message(1, "a")))
+        await until(lambda: waiting(connection) == 1)
+        # Two, so that no unique key of the log is in the way of one that takes the offset of the first.
+        second = tasks.create_task(early.send_many([Message(2, "a"), Message(3, "a")]))
+        await until(lambda: waiting(connection) == 2)
+        connection.execute("select pg_advisory_unlock(1)")
+        assert [place.offset for place in (await first, *await second)] == [0, 1, 2]
+        read = await member.collect(3)
+    assert [(message.offset, number_of(message)) for message in read] == [(0, 1), (1, 2), (2, 3)]
