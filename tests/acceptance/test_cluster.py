@@ -44,9 +44,9 @@ class Load:
     def _run(self) -> None:
         entry = 0
         with closing(connect_sync(self._url)) as connection:
-            while not self._stop.wait(0.02):
+            while not self._stop.wait(0.1):
                 with connection.transaction():
-                    for _ in range(self._random.choice([1, 3, 30])):
+                    for _ in range(self._random.choice([1, 3, 12])):
                         entry += 1
                         account = self._random.randint(1, 100)
                         connection.execute("update account set version = version + 1 where id = %s", [account])
@@ -132,7 +132,7 @@ def test_a_pipeline_on_a_cluster_loses_nothing_when_an_executor_is_killed(
         updates = _versions(target)
     record_property(
         "counts",
-        f"cluster of two workers: executor {before[0]} killed, replaced by {sorted(after)}; {updates} updates, "
+        f"cluster of two executors: executor {before[0]} killed, replaced by {sorted(after)}; {updates} updates, "
         f"{counts['entry']} entries, lost {lost}",
     )
     assert lost == 0

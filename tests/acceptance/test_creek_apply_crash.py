@@ -5,7 +5,6 @@ The source is a producer of the test's own, which knows what was committed: noth
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater.brokers.nats.access import NatsAccess
 from headwater.creek.names import Names
@@ -29,6 +29,7 @@ from tests.support.creek.stream_feed import Feed
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import postgres_settings, shared_root
 from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.stories.command_run import CommandRun, run_until_told
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,6 +38,9 @@ INT4, TEXT = 23, 25
 ACCOUNT = relation(100, "account", [("id", INT4, -1, True), ("note", TEXT, -1, False)])
 ENTRY = relation(101, "entry", [("number", INT4, -1, False)])
 ACCOUNTS = 3000
+SERVE = ("creek", "apply", "serve", "--prometheus-port", "0")
+LOADING = "loading snapshot"
+REQUESTS = "select state from _creek_consumer.requests"
 SNAPSHOT = "select _creek_consumer.snapshot('shop.public.account', 'clean')"
 
 
@@ -70,7 +74,7 @@ class Source:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.01):
+        while not self._stop.wait(0.02):
             committed = self._commit()
             while True:
                 try:
@@ -107,58 +111,16 @@ class Source:
         return self._snapshots.snapshot(ACCOUNT, columns, suffix=suffix, lsn=until, snapshot=f"{xmax}:{xmax}:", until=until)
 
 
-class Serve:
-    """`headwater creek apply serve` as a process, with its output in `serve.log`."""
-
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self._log, self._environment = directory / "serve.log", dict(environment)
-        self._process = self._start()
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    @property
-    def loads(self) -> int:
-        """How many snapshots were begun to be loaded."""
-        return self.log.count("loading snapshot")
-
-    def has_begun_to_load(self, before: int) -> bool:
-        """Whether there are more loads than some time before; fails once the process has ended."""
-        self.require_life()
-        return self.loads > before
-
-    def kill(self) -> None:
-        """Kill the process, and start another one."""
-        self._process.kill()
-        self._process.wait()
-        self._process = self._start()
-
-    def require_life(self) -> None:
-        assert self._process.poll() is None, f"it has ended with {self._process.returncode}: {self.log[-3000:]}"
-
-    def stop(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "headwater.cli", "creek", "apply", "serve", "--prometheus-port", "0"]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
-
-
 @contextmanager
-def serving(directory: Path, environment: Mapping[str, str]) -> Iterator[Serve]:
-    serve = Serve(directory, environment)
+def serving(directory: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`headwater creek apply serve` as a process, with its output in `serve.log`; it is killed at the end."""
+    with (directory / "serve.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "headwater.cli", *SERVE], env=environment, stdout=log, stderr=log)
     try:
-        yield serve
+        yield process
     finally:
-        serve.end()
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -194,46 +156,61 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def is_equal(url: str, source: Source, serve: Serve) -> bool:
-    serve.require_life()
+def is_equal(url: str, source: Source) -> bool:
     with suppress(psycopg.OperationalError):
-        return (
-            dict(rows(url, "select id, note from account")) == source.rows
-            and len(rows(url, "select number from entry")) >= source.entries + 1
-        )
+        return dict(rows(url, "select id, note from account")) == source.rows and entries(url) >= source.entries + 1
     return False
 
 
+def entries(url: str) -> int:
+    return len(rows(url, "select number from entry"))
+
+
 def test_the_target_equals_the_source_whoever_is_killed(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    # A chunk is loaded and not committed for long enough to kill its driver, and a worker dies with changes committed.
-    points = Failpoints(tmp_path, "snapshot.loaded=sleep(5), postgres_sink.committed=kill@3")
+    # A worker dies with changes committed, and a chunk is loaded and not committed for long enough to kill its driver.
+    points = Failpoints(tmp_path, "postgres_sink.committed=kill@3, snapshot.loaded=sleep(5) after postgres_sink.committed")
     with servers() as (nats, target):
         prepare_target(target.url)
         rows(target.url, "create table account (id int primary key, note text); create table entry (number int)")
         for table in ("account", "entry"):
             rows(target.url, f"select _creek_consumer.add_table('shop.public.{table}')")
         access = NatsAccess(url=nats.url, timeout=timedelta(seconds=60))
-        environment = {**os.environ, **points.environment, "NATS_URI": nats.url, "DB_URI": target.url}
+        given = {"NATS_URI": nats.url, "DB_URI": target.url}
+        environment = {**os.environ, **points.environment, **given}
         environment["JDK_JAVA_OPTIONS"] = quick_settings(java_home())["spark.driver.extraJavaOptions"]
         # A process that is killed leaves its temporary files behind.
         environment["TMPDIR"] = str(tmp_path)
-        with Source(access) as source, answering(access, source), serving(tmp_path, environment) as serve:
-            rows(target.url, SNAPSHOT)
-            points.wait_for("snapshot.loaded")
-            serve.kill()
-            eventually(lambda: _is_done(target.url), seconds=120)
-            for server in (nats, target):
-                loads = serve.loads
+        with Source(access) as source, answering(access, source):
+            with serving(tmp_path, environment) as process:
+                points.wait_for("postgres_sink.committed")
+                before = entries(target.url)
+                eventually(lambda: entries(target.url) > before, seconds=120)
                 rows(target.url, SNAPSHOT)
-                eventually(lambda before=loads: serve.has_begun_to_load(before), seconds=120)
-                server.kill()
-                server.start()
-                eventually(lambda: _is_done(target.url), seconds=120)
-            points.wait_for("postgres_sink.committed")
-            source.settle()
-            eventually(lambda: is_equal(target.url, source, serve), seconds=120)
+                points.wait_for("snapshot.loaded")
+                assert process.poll() is None, (tmp_path / "serve.log").read_text(errors="replace")[-3000:]
+            assert [state for (state,) in rows(target.url, REQUESTS)] == ["running"]
+
+            def go_on(serve: CommandRun) -> None:
+                serve.wait_until(lambda: _is_done(target.url))
+                for server in (nats, target):
+                    loads = serve.times_said(LOADING)
+                    rows(target.url, SNAPSHOT)
+                    serve.wait_until(lambda before=loads: serve.times_said(LOADING) > before)
+                    server.kill()
+                    server.start()
+                    serve.wait_until(lambda: _is_done(target.url))
+                source.settle()
+                serve.wait_until(lambda: is_equal(target.url, source))
+
+            # The death of the process is the point, and which one goes on is not.
+            for name, value in given.items():
+                monkeypatch.setenv(name, value)
+            assert run_until_told(spark, SERVE, go_on) == 0
             numbers = [number for (number,) in rows(target.url, "select number from entry")]
             lost, twice = set(range(source.entries + 1)) - set(numbers), len(numbers) - len(set(numbers))
             record_property(
@@ -242,8 +219,8 @@ def test_the_target_equals_the_source_whoever_is_killed(
                 f"lost {len(lost)}, repeated {twice}",
             )
             assert (lost, twice) == (set(), 0)
+            assert is_equal(target.url, source)
             assert rows(target.url, "select count(*) from headwater.dead_letter") == [(0,)]
-            assert serve.stop() == 0
 
 
 def _is_done(url: str) -> bool:

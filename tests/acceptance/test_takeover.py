@@ -1,24 +1,28 @@
-"""Two `headwater run` of one pipeline: the second stands by, and takes over when the first is killed, under load."""
+"""Two `headwater run` of one pipeline: the second stands by, and takes over when the first is killed, under load.
+
+The first is a process of its own; the second runs in that of the tests, on their Spark session.
+"""
 
 import json
-import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import IO
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import postgres_settings
 from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.stories.command_run import CommandRun, run_until_told
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -45,16 +49,14 @@ def _writing(url: str) -> Iterator[None]:
         thread.join()
 
 
-class _Run:
+class _First:
     """`headwater run` as a process, and what it has logged."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = directory / "headwater.toml"
-        command = [sys.executable, "-m", "headwater.cli", "--log-format", "json", "run", "--file", str(self._file)]
-        command += ["--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "headwater.cli", "--log-format", "json", *_arguments(directory)]
+        self._process = subprocess.Popen(command, cwd=directory, stderr=subprocess.PIPE, text=True)
         self.lines: list[dict[str, object]] = []
-        self._reader = Thread(target=self._read, args=[self.process.stderr])
+        self._reader = Thread(target=self._read, args=[self._process.stderr])
         self._reader.start()
 
     def _read(self, stream: IO[str]) -> None:
@@ -63,28 +65,43 @@ class _Run:
                 if line.startswith("{"):
                     self.lines.append(json.loads(line))
 
+    def require_life(self) -> None:
+        assert self._process.poll() is None, f"the run has ended with {self._process.returncode}: {self.lines}"
+
     def was_in(self, phase: str) -> bool:
-        assert self.process.poll() is None, f"the run has ended with {self.process.returncode}: {self.lines}"
+        self.require_life()
         return any(line.get("phase") == phase for line in self.lines)
 
-    def said(self, words: str) -> bool:
-        return any(words in str(line["message"]) for line in self.lines)
+    @property
+    def port(self) -> int:
+        return int(str(next(line["port"] for line in self.lines if "port" in line)))
 
-    def ready(self) -> int:
-        """What `/ready` answers."""
-        port = next(line["port"] for line in self.lines if "port" in line)
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as exc:
-            with exc:
-                return exc.code
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
         self._reader.join()
+
+
+def _arguments(directory: Path) -> list[str]:
+    return ["run", "--file", str(directory / "headwater.toml"), "--listen", "127.0.0.1:0"]
+
+
+def _was_in(run: CommandRun, phase: str) -> bool:
+    return any(getattr(record, "phase", None) == phase for record in run.records)
+
+
+def _port(run: CommandRun) -> int:
+    return next(int(vars(record)["port"]) for record in run.records if hasattr(record, "port"))
+
+
+def _ready(port: int) -> int:
+    """What `/ready` answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code
 
 
 def _write_file(directory: Path, source: str, target: str) -> None:
@@ -121,46 +138,46 @@ def _phase(url: str) -> str:
 
 
 def test_a_run_that_is_killed_is_taken_over_and_nothing_is_lost_or_doubled(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    runs: list[_Run] = []
-    with EmbeddedPostgres(postgres_settings(18)) as source, EmbeddedPostgres(postgres_settings(18)) as target:
+    with ExitStack() as stack:
+        source, target = (stack.enter_context(EmbeddedPostgres(postgres_settings(18))) for _ in range(2))
         for server in (source, target):
             with closing(connect_sync(server.url)) as connection:
                 # Without a key, so that a row which is delivered twice is there twice.
                 connection.execute("create table entry (id bigint generated by default as identity, amount numeric)")
                 connection.execute("alter table entry replica identity full")
         _write_file(tmp_path, source.url, target.url)
-        try:
-            runs.append(_Run(tmp_path))
-            eventually(lambda: runs[0].was_in("running"), seconds=90)
-            runs.append(_Run(tmp_path))
+        first = _First(tmp_path)
+        stack.callback(first.kill)
+        eventually(lambda: first.was_in("running"), seconds=90)
+        took: list[float] = []
+
+        def story(second: CommandRun) -> None:
+            second.wait_until(lambda: _was_in(second, "standing by"), seconds=90)
+            second.wait_until(lambda: second.times_said("ready to take over"), seconds=90)
             with _writing(source.url):
-                eventually(lambda: runs[1].was_in("standing by"), seconds=90)
-                eventually(lambda: runs[1].said("ready to take over"), seconds=90)
-                eventually(lambda: _last(target.url) > 100, seconds=60)
+                second.wait_until(lambda: _last(target.url) > 100, seconds=60)
                 assert _phase(source.url) == "running"
-                assert not runs[1].was_in("running")
-                assert (runs[0].ready(), runs[1].ready()) == (200, 503)
-                runs[0].process.kill()
+                assert not _was_in(second, "running")
+                assert (_ready(first.port), _ready(_port(second))) == (200, 503)
+                first.require_life()
+                first.kill()
                 killed_at, before = time.monotonic(), _last(source.url)
                 # Only the second run can deliver what is committed from now on.
-                eventually(lambda: _last(target.url) > before, seconds=60)
-                seconds = time.monotonic() - killed_at
-            eventually(lambda: _last(target.url) == _last(source.url), seconds=60)
-            assert runs[1].ready() == 200
-            runs[1].process.send_signal(signal.SIGTERM)
-            assert runs[1].process.wait(60) == 0
-            wanted, found = _ids(source.url), _ids(target.url)
-            lost, twice = len(set(wanted) - set(found)), len(found) - len(set(found))
-            record_property(
-                "counts",
-                f"takeover: {seconds:.1f} s after SIGKILL (wanted within {TAKEOVER_SECONDS}); {len(wanted)} rows, "
-                f"lost {lost}, duplicated {twice}",
-            )
-            assert (lost, twice) == (0, 0)
-            assert found == wanted
-            assert _phase(source.url) == "stopped"
-        finally:
-            for run in runs:
-                run.end()
+                second.wait_until(lambda: _last(target.url) > before, seconds=60)
+                took.append(time.monotonic() - killed_at)
+            second.wait_until(lambda: _last(target.url) == _last(source.url), seconds=60)
+            assert _ready(_port(second)) == 200
+
+        assert run_until_told(spark, _arguments(tmp_path), story) == 0
+        wanted, found = _ids(source.url), _ids(target.url)
+        lost, twice = len(set(wanted) - set(found)), len(found) - len(set(found))
+        record_property(
+            "counts",
+            f"takeover: {took[0]:.1f} s after SIGKILL (wanted within {TAKEOVER_SECONDS}); {len(wanted)} rows, "
+            f"lost {lost}, duplicated {twice}",
+        )
+        assert (lost, twice) == (0, 0)
+        assert found == wanted
+        assert _phase(source.url) == "stopped"

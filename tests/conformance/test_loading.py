@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from headwater.capture.tables import prepare_tables
 from headwater.postgres.connect import connect_sync
-from headwater.spark.letters import find_letter, list_letters
+from headwater.spark.letters import find_letter, list_letters, prepare_letters
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sinks.replay import replay
 from tests.conformance.sink_frames import Delivery, Reading, capture, read
 from tests.conformance.sink_targets import KEYS, PIPELINE
-from tests.support.servers.embedded import fresh_database
+from tests.support.servers.embedded import fresh_database, prepared_database
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,6 +37,18 @@ HELD = (
 )
 OTHERS = ("insert into pair values (1, 'x', 10), (1, 'y', 20)", "update pair set n = 11 where b = 'x'")
 AFTERWARDS = ("insert into pair values (2, 'z', 30)", "update item set v = 'last' where id = 30")
+
+
+def _prepare(url: str) -> None:
+    prepare_letters(url)
+    prepare_tables(url)
+
+
+@pytest.fixture
+def database(postgres18):
+    """The state of the pipelines, with its tables."""
+    with prepared_database(postgres18.url, _prepare) as url:
+        yield url
 
 
 @dataclass(frozen=True)

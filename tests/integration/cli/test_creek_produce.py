@@ -1,13 +1,10 @@
-"""`headwater creek produce` as a program: from Creek's environment alone, in the place of a Creek producer."""
+"""`headwater creek produce`: from Creek's environment alone, in the place of a Creek producer."""
 
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -21,10 +18,10 @@ from headwater.creek.names import Generation, Kind, Names
 from headwater.postgres.connect import connect_sync
 from headwater.spark.settings import ChangesSettings, NatsSinkSettings, SnapshotRule
 from tests.support.brokers.nats_streams import fresh_namespace, known_stream, schemas, wal
-from tests.support.servers.quick_java import quick_java
+from tests.support.servers.shared_spark import planners_heard
+from tests.support.stories.command_run import run_until_told
 from tests.support.waiting import eventually
 
-COMMAND = (sys.executable, "-m", "headwater.cli", "creek", "produce")
 INSERTED = (
     'creek_producer_pg_reads{creek_pg_source="public.other",creek_producer_pg_op="insert",creek_stream_type="wal"} 1.0'
 )
@@ -60,14 +57,24 @@ def free_port():
 
 
 @pytest.fixture
-def produce(headwater, monkeypatch):
-    """Run the command with an environment, in this process: it ends before anything starts. Gives exit code and errors."""
+def only(monkeypatch):
+    """Give this process an environment, and nothing else."""
 
-    def call(environ):
+    def give(environ):
         for name in os.environ.keys() - environ.keys():
             monkeypatch.delenv(name)
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
+
+    return give
+
+
+@pytest.fixture
+def produce(headwater, only):
+    """Run the command with an environment, in this process: it ends before anything starts. Gives exit code and errors."""
+
+    def call(environ):
+        only(environ)
         code, _, errors = headwater("creek", "produce")
         return code, errors
 
@@ -75,54 +82,53 @@ def produce(headwater, monkeypatch):
 
 
 @pytest.mark.timeout(300)
-def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_told_to_stop(environ, source, nats, tmp_path):
+def test_a_producer_takes_over_from_creek_and_serves_its_metrics_until_it_is_told_to_stop(
+    environ, source, nats, spark, only, capsys
+):
     # As Creek leaves them: a publication that lacks a table of PG_TABLES, and has one more.
     source.execute('create publication "creek pub" for table other with (publish_via_partition_root = true)')
-    environ |= {
-        "PG_TABLES": 'public.other, public.prices public."Order Items"',
-        "PG_MESSAGE_TIMEOUT": "9s",
-        "NATS_TIMEOUT": "20s",
-        "NATS_MAX_PENDING": "100",
-        "NATS_RETENTION_MAX_AGE": "24h",
-        "NATS_RETENTION_MAX_MSGS": "5000",
-        "NATS_REPLICAS": "1",
-        "JAVA_HOME": str(quick_java(tmp_path)),
-        "LOG_LEVEL": "warn",
-        "CREEK_GENERATION": "2",
-    }
+    only(
+        environ
+        | {
+            "PG_TABLES": 'public.other, public.prices public."Order Items"',
+            "PG_MESSAGE_TIMEOUT": "9s",
+            "NATS_TIMEOUT": "20s",
+            "NATS_MAX_PENDING": "100",
+            "NATS_RETENTION_MAX_AGE": "24h",
+            "NATS_RETENTION_MAX_MSGS": "5000",
+            "NATS_REPLICAS": "1",
+            "LOG_LEVEL": "warn",
+            "CREEK_GENERATION": "2",
+        }
+    )
     access = NatsAccess(url=nats.url)
     names = Names(environ["NATS_NAMESPACE"], source.info.dbname, Generation.TWO)
-    with running(environ, tmp_path / "log") as process:
-        eventually(lambda: len(published_schemas(access, names)) == 3, seconds=120)
+    figures = []
+
+    def follow(producer):
+        producer.wait_until(lambda: len(published_schemas(access, names)) == 3)
         source.execute("insert into other values (1, 'test')")
         source.execute("insert into prices values (1, '2023-05-05')")
         source.execute('insert into "Order Items" values (1)')
-        eventually(lambda: len(wal(access, names)) == 3, seconds=100)
-        figures = eventually(lambda: metrics_with(environ, INSERTED), seconds=60)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, (tmp_path / "log").read_text()
+        producer.wait_until(lambda: len(wal(access, names)) == 3)
+        figures.append(eventually(lambda: metrics_with(environ, INSERTED), seconds=60))
+
+    # Other tests kill a producer that is a process of its own; this one gets all that a process is told by.
+    with planners_heard(spark) as said:
+        code = run_until_told(spark, ("creek", "produce"), follow)
+    log = capsys.readouterr().err + said()
+    assert code == 0, log
     # Nothing below the level that was asked for.
-    assert '"level": "info"' not in (tmp_path / "log").read_text()
+    assert '"level": "info"' not in log
     assert {message.source.table for message in wal(access, names)} == {"other", "prices", "Order Items"}
     with closing(Link(access)) as link:
         config = known_stream(link, names.stream(Kind.WAL)).config
     assert (config["max_age"], config["max_msgs"]) == (24 * 3600 * 10**9, 5000)
-    assert "# TYPE creek_producer_pg_reads counter" in figures
-    assert "creek_producer_wal_subscriptions 3.0" in figures
-    assert "creek_producer_lsn " in figures and "creek_producer_pg_behind_bytes " in figures
-    assert "headwater_rows_total" in figures
-
-
-@contextmanager
-def running(environ, log):
-    with log.open("w") as file:
-        process = subprocess.Popen(COMMAND, env=environ, stdout=file, stderr=file)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    (text,) = figures
+    assert "# TYPE creek_producer_pg_reads counter" in text
+    assert "creek_producer_wal_subscriptions 3.0" in text
+    assert "creek_producer_lsn " in text and "creek_producer_pg_behind_bytes " in text
+    assert "headwater_rows_total" in text
 
 
 def published_schemas(access, names):

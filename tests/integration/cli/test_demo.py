@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from contextlib import contextmanager
+from threading import Event
 
 import psutil
 import psycopg
@@ -98,11 +100,11 @@ def alive(processes):
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def servers_of(program):
-    """The embedded servers that the program started, by the records in the state directory."""
+def running_servers():
+    """The embedded servers that this process has started and that run, by the records in the state directory."""
     records = (Process.read(path) for path in (state_directory() / "servers").glob("*/process"))
-    started = {child.pid for child in children(program)}
-    return [record for record in records if record is not None and record.pid in started]
+    ours = {child.pid for child in psutil.Process().children(recursive=True)}
+    return {record for record in records if record is not None and record.pid in ours and record.is_running()}
 
 
 def left_behind(url):
@@ -197,18 +199,27 @@ def test_on_a_server_of_the_user_rows_that_are_lost_or_made_up_are_named_and_not
         assert left_behind(url) == []
 
 
-def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(temporary, java):
-    with started(temporary, "--seconds", "60", java=java) as program:
-        wait_for(program, "Starting Spark")
-        servers = servers_of(program)
-        assert [server.is_running() for server in servers] == [True, True]
+def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(spark, headwater, temporary, monkeypatch):
+    before, servers = running_servers(), list[Process]()
 
-        program.send_signal(signal.SIGTERM)
-        output, errors = program.communicate()
+    def start(*_arguments, **_settings):
+        """Have the signal come while this has not returned."""
+        servers.extend(running_servers() - before)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.wait(60)
+        return spark
 
-    assert (program.returncode, output) == (0, "")
+    stopping = Event()
+    at_step(monkeypatch, "Stopping Spark", stopping.set)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with commands_on(spark):
+        monkeypatch.setattr("headwater.spark.session.build_session", start)
+        code, output, errors = headwater("demo", "--seconds", "60")
+
+    assert (code, output) == (0, "")
     assert "stopped before the end" in errors
     assert "Traceback" not in errors
+    assert len(servers) == 2
     assert [server.is_running() for server in servers] == [False, False]
     assert list(temporary.iterdir()) == []
 

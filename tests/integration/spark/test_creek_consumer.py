@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from headwater.creek.consumer.mapping import TableMapping
 from headwater.creek.consumer.statements import Place, save_stream
 from headwater.creek.framing import frame
 from headwater.creek.names import Kind, Names
-from headwater.embedded import EmbeddedNats
+from headwater.embedded import EmbeddedNats, EmbeddedPostgres
 from headwater.errors import PositionError, SettingsError, SinkError, SinkFenced, SinkUnavailable, SnapshotFailed
 from headwater.model import UNCHANGED
 from headwater.postgres.connect import connect_sync
@@ -31,6 +32,7 @@ from tests.support.capture.pgoutput_writer import delete, insert, relation, trun
 from tests.support.creek.consumer_driver import Drive
 from tests.support.creek.snapshot_answers import Answers
 from tests.support.creek.stream_feed import Feed
+from tests.support.servers.embedded import prepared_database
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -48,13 +50,13 @@ class Shop:
     feed: Feed
     settings: ApplySettings
     url: str
+    connection: psycopg.Connection[Any]
     lsn: int = 1000
     drives: list[Drive] = field(default_factory=list)
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+        cursor = self.connection.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
 
     def change(self, *messages: bytes, xid: int = 1) -> int:
         self.lsn += 100
@@ -73,21 +75,29 @@ class Shop:
         return self.sql(f"select * from {table} order by 1")  # noqa: S608 - a name in a test
 
 
+def _prepare(url: str) -> None:
+    """A target with what the consumer makes there, and two tables to copy to."""
+    prepare_target(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create schema copy")
+        connection.execute("create table copy.orders (id int primary key, note text)")
+        connection.execute("create table copy.items (id int primary key, note text)")
+
+
 @pytest.fixture
-def shop(nats: EmbeddedNats, database: str) -> Iterator[Shop]:
+def shop(nats: EmbeddedNats, postgres18: EmbeddedPostgres) -> Iterator[Shop]:
     access = NatsAccess(url=nats.url, timeout=timedelta(seconds=5))
-    feed = Feed(access, Names(fresh_namespace(), "shop"))
-    prepare_target(database)
-    settings = ApplySettings(access=access, url=database, namespace=feed.names.root, answer=timedelta(seconds=5), lanes=2)
-    shop = Shop(feed, settings, database)
-    shop.sql("create schema copy")
-    for table in ("orders", "items"):
-        shop.sql(f"create table copy.{table} (id int primary key, note text)")
-    yield shop
-    for drive in shop.drives:
-        drive.close()
-    kept_session(database).close()
-    feed.close()
+    with (
+        closing(Feed(access, Names(fresh_namespace(), "shop"))) as feed,
+        prepared_database(postgres18.url, _prepare) as url,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
+        settings = ApplySettings(access=access, url=url, namespace=feed.names.root, answer=timedelta(seconds=5), lanes=2)
+        shop = Shop(feed, settings, url, connection)
+        yield shop
+        for drive in shop.drives:
+            drive.close()
+        kept_session(url).close()
 
 
 def test_changes_of_every_kind_are_applied(shop):

@@ -173,8 +173,17 @@ def service(shop, spark):
         yield service
 
 
-def _large(shop, rows=30_000) -> None:
-    """A table of five cuts, or fewer."""
+# Five of the cuts that `small_cuts` makes: one stands at the gate of `bundles`, and not all others can be read meanwhile.
+LARGE = 4000
+
+
+@pytest.fixture
+def small_cuts(monkeypatch):
+    for module in ("reading", "snapshot"):
+        monkeypatch.setattr(f"headwater.spark.creek.{module}.CUT_PAGES", 128)
+
+
+def _large(shop, rows=LARGE) -> None:
     shop.execute(
         "create table large (id int primary key, data text)",
         "alter table large alter column data set storage plain",
@@ -184,7 +193,7 @@ def _large(shop, rows=30_000) -> None:
 
 
 @pytest.fixture
-def bundles(monkeypatch):
+def bundles(monkeypatch, small_cuts):
     """Stops the writers behind each bundle of rows: `stored` is set when one is there, and `goes_on` lets them go on."""
 
     class Gate:
@@ -518,8 +527,8 @@ def test_rows_that_are_larger_than_a_message_may_be_arrive_whole(shop, service):
     assert len(ids) == len(set(ids)) == 2 + 2 + 3 + 4
 
 
-def test_many_snapshots_at_once_are_each_whole_and_of_one_moment(shop, service):
-    _large(shop, 10_000)
+def test_many_snapshots_at_once_are_each_whole_and_of_one_moment(shop, service, small_cuts):
+    _large(shop)
 
     async def ask_all():
         return await asyncio.gather(*(shop.asking(f"public.{table}") for table in ["large", "other"] * 3))
@@ -528,11 +537,11 @@ def test_many_snapshots_at_once_are_each_whole_and_of_one_moment(shop, service):
     assert [error for _, error in replies] == [None] * 6
     topics = [topic for topic, _ in replies]
     assert len(set(topics)) == 6
-    for topic, rows_there in zip(topics, [10_000, 100] * 3, strict=True):
+    for topic, rows_there in zip(topics, [LARGE, 100] * 3, strict=True):
         _, rows = shop.read(topic)
         assert sorted(row["id"] for row in rows) == list(range(1, rows_there + 1))
     eventually(lambda: sum(service.counts.completed.values()) == 6)
-    assert service.counts.rows == {"public.large": 30_000, "public.other": 300}
+    assert service.counts.rows == {"public.large": 3 * LARGE, "public.other": 300}
 
 
 def test_a_snapshot_holds_what_was_committed_before_it_and_nothing_else(shop, service, bundles):
@@ -543,7 +552,7 @@ def test_a_snapshot_holds_what_was_committed_before_it_and_nothing_else(shop, se
     shop.execute("update large set data = 'changed'", "delete from large where id % 2 = 0", "vacuum large")
     bundles.goes_on.set()
     _, rows = shop.read(topic)
-    assert sorted(row["id"] for row in rows) == list(range(1, 30_001))
+    assert sorted(row["id"] for row in rows) == list(range(1, LARGE + 1))
     assert {row["data"] for row in rows} == {"x" * 1000}
 
 
@@ -564,7 +573,7 @@ def test_when_reading_breaks_off_the_topic_ends_in_an_error_and_not_in_eof(shop,
     assert eventually(lambda: not shop.open_transactions())
     # The next one is not impaired.
     bundles.goes_on.set()
-    assert len(shop.rows("public.large")) == 30_000
+    assert len(shop.rows("public.large")) == LARGE
 
 
 def test_a_stop_in_mid_snapshot_is_told_to_its_reader(shop, spark, bundles, monkeypatch):
@@ -718,7 +727,7 @@ def test_changes_are_published_while_a_snapshot_is_taken(shop, spark, bundles, t
         eventually(lambda: len(_changes(shop, "public.other")) == 2, seconds=60)
         assert whole(shop.stored(topic))[-1].body != b"EOF"
         bundles.goes_on.set()
-        assert len(shop.read(topic)[1]) == 30_000
+        assert len(shop.read(topic)[1]) == LARGE
 
 
 def test_snapshot_and_changes_join_exactly(shop, spark, tmp_path):

@@ -3,12 +3,13 @@
 import shlex
 from pathlib import Path
 
+from headwater.embedded import resolve_java, state_directory
 from tests.support.servers.spark_session import java_home, quick_settings
 
 # The product asks a Java where its home is, and starts the `bin/java` of that place.
 _SCRIPT = """#!/bin/sh
 case "$*" in
-*-XshowSettings*) {java} "$@" 2>&1 | sed 's|java\\.home = .*|java.home = {home}|' ;;
+*-XshowSettings*) {java} "$@" 2>&1 | sed 's|java\\.home = .*|java.home = {home}|' >&2 ;;
 *) exec {java} {options} "$@" ;;
 esac
 """
@@ -22,4 +23,6 @@ def quick_java(directory: Path) -> Path:
     options = quick_settings(java)["spark.driver.extraJavaOptions"]
     program.write_text(_SCRIPT.format(java=shlex.quote(str(java / "bin" / "java")), home=home, options=options))
     program.chmod(0o755)
+    # The product passes over a Java that it cannot ask, and takes another, which is slow.
+    assert resolve_java({"JAVA_HOME": str(home)}, state_directory()) == home
     return home

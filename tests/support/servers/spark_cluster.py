@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine: a master and workers as processes of their own, started from the installed PySpark."""
+"""A Spark cluster on this machine: a master and a worker as processes of their own, started from the installed PySpark."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Cluster:
         }
 
     def executors(self) -> list[int]:
-        """The processes that run tasks, each a child of a worker."""
+        """The processes that run tasks, each a child of the worker."""
         found = []
         for process in self.processes:
             for child in process.children(recursive=True):
@@ -49,18 +49,17 @@ class Cluster:
 
 
 @contextmanager
-def spark_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
-    """A cluster with one core a worker; what its processes say is in files of the directory."""
+def spark_cluster(directory: Path, cores: int = 2) -> Iterator[Cluster]:
+    """A cluster whose worker has an executor for each of its cores; what its processes say is in files of the directory."""
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(_start(directory, "master", "deploy.master.Master", "--port", str(port)))
         eventually(lambda: _answers(port), seconds=60)
-        for number in range(workers):
-            options = ("--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"work{number}"), url)
-            started.append(_start(directory, f"worker{number}", "deploy.worker.Worker", *options))
-        eventually(lambda: all(_is_registered(directory / f"worker{number}.log") for number in range(workers)), seconds=60)
+        room = ("--cores", str(cores), "--memory", f"{cores}g", "--work-dir", str(directory / "work"))
+        started.append(_start(directory, "worker", "deploy.worker.Worker", "--port", "0", *room, url))
+        eventually(lambda: _is_registered(directory / "worker.log"), seconds=60)
         yield Cluster(url, tuple(psutil.Process(process.pid) for process in started))
     finally:
         _end(started)
@@ -92,7 +91,7 @@ def _start(directory: Path, name: str, main: str, *arguments: str) -> subprocess
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """End the workers first, which end their executors; then whatever is left of them."""
+    """End the worker first, which ends its executors; then whatever is left of them."""
     family = [child for process in started for child in _children(process.pid)]
     for process in reversed(started):
         process.send_signal(signal.SIGTERM)

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import monotonically_increasing_id, spark_partition_id
 
+from headwater.capture.tables import prepare_tables
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError, SinkError, SlotLost
 from headwater.model import Lsn
@@ -24,14 +25,15 @@ from headwater.outbox import OutboxColumns, publish_many_sync, publish_sync
 from headwater.outbox.checkpoint import CheckpointStore, prepare_outbox, take_checkpoint
 from headwater.postgres.connect import Connection, connect_sync
 from headwater.spark.feed import build_feed
-from headwater.spark.pipeline import Pipeline, enroll
+from headwater.spark.letters import prepare_letters
+from headwater.spark.pipeline import enroll
 from headwater.spark.settings import MIB, NoopSinkSettings, OutboxLanes, OutboxSettings, PipelineSettings
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
 from headwater.spark.sources import register
 from headwater.spark.sources.outbox.messages import unpack_messages
 from headwater.spark.sources.outbox.source import OutboxDataSource
-from tests.support.servers.embedded import fresh_database
+from tests.support.servers.embedded import prepared_database
 from tests.support.spark.micro_batches import Offset, run_available
 from tests.support.stories.outbox_story import NAME, Relay, drop_slot, find_checkpoint, generation_of, is_streaming
 from tests.support.waiting import eventually
@@ -82,9 +84,21 @@ class Recorder:
         """Nothing to do."""
 
 
+def _prepare(url: str) -> None:
+    prepare_outbox(url)
+    prepare_letters(url)
+    prepare_tables(url)
+
+
+@pytest.fixture
+def database(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    """One with an outbox, and with the tables of pipelines."""
+    with prepared_database(postgres18.url, _prepare) as url:
+        yield url
+
+
 @pytest.fixture
 def outbox(database: str) -> Iterator[Connection]:
-    prepare_outbox(database)
     with closing(connect_sync(database)) as connection:
         yield connection
 
@@ -119,12 +133,6 @@ def _run(settings: PipelineSettings, limit: int | None = None) -> Recorder:
 
     with closing(feed), nullcontext() if limit is None else pytest.raises(SinkError, match="it takes no more"):
         run()
-    return recorder
-
-
-def _run_in_spark(spark: SparkSession, settings: PipelineSettings) -> Recorder:
-    recorder = Recorder()
-    Pipeline(spark, settings, [recorder], Event()).run(once=True)
     return recorder
 
 
@@ -274,20 +282,20 @@ def _forget_commit(settings: PipelineSettings) -> None:
 
 
 def test_a_batch_that_was_delivered_and_not_committed_by_spark_is_not_delivered_again(
-    spark: SparkSession, database: str, outbox: Connection, tmp_path: Path
+    database: str, outbox: Connection, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, database, recovery_rows=10)
     ids = _publish(outbox, 1, 10)
-    assert _run_in_spark(spark, settings).ids == ids
+    assert _run(settings).ids == ids
     # Read from the table; the end of the reading is a batch as well.
     assert is_streaming(database)
     _forget_commit(settings)
     (later,) = _publish(outbox, 11, 11)
-    assert _run_in_spark(spark, settings).ids == [later]
+    assert _run(settings).ids == [later]
     # Streamed.
     _forget_commit(settings)
     (last,) = _publish(outbox, 12, 12)
-    assert _run_in_spark(spark, settings).ids == [last]
+    assert _run(settings).ids == [last]
 
 
 def test_a_recovery_goes_on_behind_the_last_part_that_was_delivered(
@@ -324,8 +332,7 @@ def test_what_a_recovery_had_delivered_when_its_slot_was_lost_too_is_not_deliver
 
 
 def test_a_recovery_goes_on_whatever_dates_look_like_in_the_database(postgres18: EmbeddedPostgres, tmp_path: Path) -> None:
-    with fresh_database(postgres18.url) as url:
-        prepare_outbox(url)
+    with prepared_database(postgres18.url, _prepare) as url:
         with closing(connect_sync(url)) as connection:
             name = connection.info.dbname
             connection.execute(f"alter database {name} set datestyle = 'ISO, DMY'".encode())

@@ -11,11 +11,12 @@ import pytest
 
 from headwater.capture import snapshot
 from headwater.capture.slots import SourceSlot, renew_slot
-from headwater.capture.tables import TableStore
+from headwater.capture.tables import TableStore, prepare_tables
 from headwater.errors import ConnectionLost, SlotLost
 from headwater.spark.sources import adbc as adbc_module
 from tests.support.capture.change_streams import planned, position, reading
 from tests.support.capture.memory_replica import Replica, follow
+from tests.support.servers.embedded import prepared_database
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -37,25 +38,28 @@ def _is_loaded(at: dict[str, Any]) -> bool:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Tables of a few pages in several pieces, of which one at a time comes in a batch."""
+    """Tables of a few pages in several pieces, of which one at a time comes in a batch; nothing is waited for in vain."""
     monkeypatch.setattr("headwater.capture.pieces.PIECE_PAGES", 4)
     monkeypatch.setattr("headwater.spark.sources.loader._PIECES_ALONE", 1)
+    monkeypatch.setattr("headwater.spark.sources.loader._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("headwater.spark.sources.changes._IDLE_SECONDS", 0.01)
 
 
 @pytest.fixture
-def shop(database):
-    _fill(database)
-    return database
+def shop(postgres18):
+    with prepared_database(postgres18.url, _fill) as url:
+        yield url
 
 
 @pytest.fixture
-def any_shop(any_database):
+def any_shop(any_postgres):
     """On each version in turn: for snapshots, slots and settings that are the server's own."""
-    _fill(any_database)
-    return any_database
+    with prepared_database(any_postgres.url, _fill) as url:
+        yield url
 
 
 def _fill(url: str) -> None:
+    prepare_tables(url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table item (id int primary key, v text)")
         connection.execute("insert into item select g, 'item ' || g from generate_series(1, 5000) g")
@@ -322,49 +326,56 @@ def test_a_table_that_comes_to_match_a_pattern_is_added_by_itself(shop, monkeypa
         _follow_until_equal(reader, replica, at, shop, "late")
 
 
-@pytest.mark.parametrize("trouble", ["dropped", "made anew", "moved"])
-def test_a_slot_that_is_not_the_one_we_knew_is_noticed(any_shop, trouble):
+def test_a_slot_that_is_not_the_one_we_knew_is_noticed(any_shop):
     replica = Replica()
-    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
+    with reading(**_options(any_shop)) as reader:
         at = follow(reader, replica, reader.initialOffset(), _is_loaded)
     with psycopg.connect(any_shop, autocommit=True) as connection:
         eventually(lambda: connection.execute("select not active from pg_replication_slots").fetchone() == (True,))
         connection.execute("insert into note values (88, 'in the gap')")
-        if trouble == "moved":
-            connection.execute("select pg_replication_slot_advance('hw', pg_current_wal_lsn())")
-        else:
-            connection.execute("select pg_drop_replication_slot('hw')")
-        if trouble == "made anew":
-            connection.execute("select pg_create_logical_replication_slot('hw', 'pgoutput')")
-    with reading(**_options(any_shop)) as reader, pytest.raises(SlotLost):
-        reader.latestOffset(at, reader.getDefaultReadLimit())
+        for trouble in (
+            "select pg_replication_slot_advance('hw', pg_current_wal_lsn())",
+            "select pg_drop_replication_slot('hw')",
+            "select pg_create_logical_replication_slot('hw', 'pgoutput')",
+        ):
+            connection.execute(trouble)
+            with reading(**_options(any_shop)) as reader, pytest.raises(SlotLost):
+                reader.latestOffset(at, reader.getDefaultReadLimit())
 
 
-@pytest.mark.parametrize("keeps_checkpoint", [True, False])
-def test_after_the_loss_of_the_slot_all_tables_are_read_again_and_nothing_of_the_gap_is_missing(any_shop, keeps_checkpoint):
+def test_after_the_loss_of_the_slot_all_tables_are_read_again_and_nothing_of_the_gap_is_missing(any_shop):
+    _lose_slot(any_shop, keeps_checkpoint=True)
+
+
+def test_after_the_loss_of_the_slot_and_the_checkpoint_directory_all_tables_are_read_again(shop):
+    _lose_slot(shop, keeps_checkpoint=False)
+
+
+def _lose_slot(url: str, *, keeps_checkpoint: bool) -> None:
+    """Lose the slot with changes in it that Spark has logged, and make another; the replica must end equal to the source."""
     replica = Replica()
-    with reading(**_options(any_shop)) as reader, psycopg.connect(any_shop, autocommit=True) as connection:
+    with reading(**_options(url)) as reader, psycopg.connect(url, autocommit=True) as connection:
         at = follow(reader, replica, reader.initialOffset(), _is_loaded)
         connection.execute("update item set v = 'logged, and not delivered' where id = 7")
         pending = eventually(lambda: _another(reader, at))
-    with psycopg.connect(any_shop, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         eventually(lambda: connection.execute("select not active from pg_replication_slots").fetchone() == (True,))
         connection.execute("select pg_drop_replication_slot('hw')")
         connection.execute("delete from item where id > 4000")
         connection.execute("insert into note values (88, 'in the gap')")
-    with closing(TableStore(any_shop, "hw")) as store:
-        renew_slot(SourceSlot(any_shop, "hw", "hw", ("public.*",)), store, "the slot is lost")
-    with reading(**_options(any_shop)) as reader:
+    with closing(TableStore(url, "hw")) as store:
+        renew_slot(SourceSlot(url, "hw", "hw", ("public.*",)), store, "the slot is lost")
+    with reading(**_options(url)) as reader:
         if keeps_checkpoint:
             assert reader.partitions(at, pending) == []
             at = pending
         else:
             at = reader.initialOffset()
-        with psycopg.connect(any_shop, autocommit=True) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("update note set v = 'after the gap' where id = 88")
         follow(reader, replica, at, lambda at: at["generation"] != pending["generation"] and _is_loaded(at))
         for table in ("item", "note", "nothing"):
-            assert replica.tables[("public", table)] == _rows(any_shop, table)
+            assert replica.tables[("public", table)] == _rows(url, table)
     assert (replica.repeated, replica.missed) == ([], [])
 
 

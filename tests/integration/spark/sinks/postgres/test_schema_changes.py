@@ -1,15 +1,21 @@
 """Tables that are altered at the source while the sink follows them; all rows are compared, old ones too."""
 
+import re
 import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from threading import Thread
 
 import pytest
 
+from headwater.capture.tables import prepare_tables
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SinkError
 from headwater.postgres.connect import connect_sync
+from headwater.postgres.migrate import Component, migrate
 from headwater.spark.frame import Frame, unpack
+from headwater.spark.letters import prepare_letters
 from headwater.spark.settings import LaneRule, SchemaChanges
 from headwater.spark.shape import Shape
 from headwater.spark.sinks import Span, Written
@@ -18,7 +24,8 @@ from headwater.spark.sinks.postgres.session import Session
 from headwater.spark.sinks.postgres.wire import Frames
 from headwater.spark.sources.changes import LanePartition
 from tests.support.capture.change_streams import position
-from tests.support.sinks.altered_source import contents, following, reasons, types
+from tests.support.servers.embedded import prepared_database
+from tests.support.sinks.altered_source import Following, contents, following, reasons, types
 from tests.support.sinks.postgres_sink_run import applying, execute, letters
 
 pytestmark = pytest.mark.timeout(120)
@@ -32,93 +39,132 @@ COPIED = "insert into item select (json_populate_record(i, '{\"id\": 9}')).* fro
 INITIAL = "initial"
 
 
-def assert_equal(source: str, target: str, table: str = "item") -> None:
-    assert contents(target, table) == contents(source, table)
-    assert types(target, table) == types(source, table)
+@pytest.fixture(autouse=True)
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is asked for is noticed at once, and not within a second."""
+    monkeypatch.setattr("headwater.spark.sources.loader._LOOK_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize(
-    "ddl",
-    [
-        "alter table item add column c int",
-        "alter table item add column c int not null default 7",
-        "alter table item add column c text default 'it''s {\"x\"}, \\\\'",
-        "alter table item add column c timestamptz default now()",
-        "alter table item add column c int[] default '{1,2}'",
-        "alter table item add column c box default '(1,1),(0,0)'",
-        "alter table item add column c int default 7; alter table item alter column c drop default",
-        "alter table item drop column w",
-        "alter table item rename column w to width",
-        'alter table item rename column w to "Big ""Width"',
-        "alter table item alter column w type text",
-        "alter table item alter column w type varchar(10)",
-        "alter table item alter column v drop not null; insert into item values (8)",
-        "alter table item rename column w to c; alter table item add column w int default 3",
-        "alter table item rename v to x; alter table item rename w to v; alter table item rename x to w",
-    ],
+def _prepare_source(url: str) -> None:
+    prepare_letters(url)
+    prepare_tables(url)
+
+
+def _prepare_target(url: str) -> None:
+    with closing(connect_sync(url)) as connection:
+        migrate(connection, Component.of("headwater.spark.sinks.postgres"))
+
+
+@pytest.fixture
+def database(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    """A source with the tables of pipelines."""
+    with prepared_database(postgres18.url, _prepare_source) as url:
+        yield url
+
+
+@pytest.fixture
+def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
+    with prepared_database(postgres18.url, _prepare_target) as url:
+        yield url
+
+
+def assert_equal(source: str, target: str, table: str = "item", said: str = "") -> None:
+    assert contents(target, table) == contents(source, table), said
+    assert types(target, table) == types(source, table), said
+
+
+def of_table(name: str, lines: Iterable[str]) -> list[str]:
+    """Statements about `item`, for a table of another name: many alterations are followed by one pipeline."""
+    return [re.sub(r"\bitem(?=_pkey\b|\b)", name, line) for line in lines]
+
+
+def notes_of(pipeline: Following, table: str) -> list[str]:
+    return [note for note in pipeline.notes if f"public.{table}:" in note]
+
+
+FOLLOWED = (
+    "alter table item add column c int",
+    "alter table item add column c int not null default 7",
+    "alter table item add column c text default 'it''s {\"x\"}, \\\\'",
+    "alter table item add column c timestamptz default now()",
+    "alter table item add column c int[] default '{1,2}'",
+    "alter table item add column c box default '(1,1),(0,0)'",
+    "alter table item add column c int default 7; alter table item alter column c drop default",
+    "alter table item drop column w",
+    "alter table item rename column w to width",
+    'alter table item rename column w to "Big ""Width"',
+    "alter table item alter column w type text",
+    "alter table item alter column w type varchar(10)",
+    "alter table item alter column v drop not null; insert into item values (8)",
+    "alter table item rename column w to c; alter table item add column w int default 3",
+    "alter table item rename v to x; alter table item rename w to v; alter table item rename x to w",
 )
-def test_a_target_follows_and_its_old_rows_are_right_without_reading_them_again(database, target, ddl):
-    execute(database, *SETUP, "update item set w = 'w' || id")
-    with following(database, target, ["item"]) as pipeline:
-        execute(database, "update item set v = 'before' where id = 1")
-        execute(database, *ddl.split("; "), COPIED, "delete from item where id = 3")
-        pipeline.settle()
-        assert_equal(database, target)
-        assert reasons(database, "item") == INITIAL
-        assert (pipeline.written.letters, len(pipeline.notes)) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("ddl", "reason"),
-    [
-        ("alter table item add column c double precision default random()", "column c was added"),
-        (
-            "alter table item add column c float default random(); alter table item alter column c drop default",
-            "column c was added",
-        ),
-        ("alter table item add column c int generated by default as identity", "column c was added"),
-        ("alter table item alter column v type varchar(100)", "column v was given another type"),
-        ("alter table item alter column n type text using 'n' || n", "column n was given another type"),
-        ("alter table item alter column v type int using length(v)", "values of column v do not fit its new type"),
-        ("alter table item alter column id type bigint", "column id was given another type"),
-        ("alter table item alter column id type uuid using gen_random_uuid()", "values of column id do not fit"),
-        ("alter table item drop column w; alter table item add column w varchar(9)", "dropped and added again"),
-        (
-            "alter table item add column k bigserial, drop constraint item_pkey, add primary key (k)",
-            "rows are not told apart by k",
-        ),
-    ],
+READ_AGAIN = (
+    ("alter table item add column c double precision default random()", "column c was added"),
+    (
+        "alter table item add column c float default random(); alter table item alter column c drop default",
+        "column c was added",
+    ),
+    ("alter table item add column c int generated by default as identity", "column c was added"),
+    ("alter table item alter column v type varchar(100)", "column v was given another type"),
+    ("alter table item alter column n type text using 'n' || n", "column n was given another type"),
+    ("alter table item alter column v type int using length(v)", "values of column v do not fit its new type"),
+    ("alter table item alter column id type bigint", "column id was given another type"),
+    ("alter table item alter column id type uuid using gen_random_uuid()", "values of column id do not fit"),
+    ("alter table item drop column w; alter table item add column w varchar(9)", "dropped and added again"),
+    (
+        "alter table item add column k bigserial, drop constraint item_pkey, add primary key (k)",
+        "rows are not told apart by k",
+    ),
 )
-def test_a_table_whose_old_rows_the_stream_does_not_tell_is_read_again(database, target, ddl, reason):
-    execute(database, *SETUP, "update item set w = 'w' || id")
-    with following(database, target, ["item"]) as pipeline:
-        execute(
-            database,
-            *ddl.split("; "),
-            "update item set n = n where id::text > '5'",
-            "delete from item where n::text like '%4'",
-        )
+
+
+def test_a_target_follows_and_its_old_rows_are_right_without_reading_them_again(database, target):
+    tables = {f"item{number}": ddl for number, ddl in enumerate(FOLLOWED)}
+    for table in tables:
+        execute(database, *of_table(table, [*SETUP, "update item set w = 'w' || id"]))
+    with following(database, target, list(tables)) as pipeline:
+        for table, ddl in tables.items():
+            before = "update item set v = 'before' where id = 1"
+            execute(database, *of_table(table, [before, *ddl.split("; "), COPIED, "delete from item where id = 3"]))
         pipeline.settle()
-        assert_equal(database, target)
-        assert reason in reasons(database, "item")
-        assert any("read as a whole again" in note for note in pipeline.notes)
+        for table, ddl in tables.items():
+            assert_equal(database, target, table, ddl)
+            assert reasons(database, table) == INITIAL, ddl
+            assert len(notes_of(pipeline, table)) == 1, ddl
+        assert (pipeline.written.letters, len(pipeline.notes)) == (0, len(tables))
+
+
+def test_a_table_whose_old_rows_the_stream_does_not_tell_is_read_again(database, target):
+    tables = {f"item{number}": case for number, case in enumerate(READ_AGAIN)}
+    for table in tables:
+        execute(database, *of_table(table, [*SETUP, "update item set w = 'w' || id"]))
+    with following(database, target, list(tables)) as pipeline:
+        for table, (ddl, _) in tables.items():
+            later = ("update item set n = n where id::text > '5'", "delete from item where n::text like '%4'")
+            execute(database, *of_table(table, [*ddl.split("; "), *later]))
+        pipeline.settle()
+        for table, (ddl, reason) in tables.items():
+            assert_equal(database, target, table, ddl)
+            assert reason in reasons(database, table), ddl
+            assert any("read as a whole again" in note for note in notes_of(pipeline, table)), ddl
 
 
 @pytest.mark.parametrize("lane_by", list(LaneRule))
-@pytest.mark.parametrize(
-    "ddl",
-    [
-        "alter table item add column c int default 7",
-        "alter table item rename column w to width",
-        "alter table item alter column v type varchar(100)",
-    ],
-)
-def test_every_version_of_the_server_tells_what_it_takes(any_database, any_target, ddl, lane_by):
-    execute(any_database, *SETUP)
-    with following(any_database, any_target, ["item"], lane_by=lane_by) as pipeline:
-        execute(any_database, ddl, COPIED, "update item set n = 5 where id < 9")
+def test_every_version_of_the_server_tells_what_it_takes(any_database, any_target, lane_by):
+    tables = {
+        "added": "alter table item add column c int default 7",
+        "renamed": "alter table item rename column w to width",
+        "retyped": "alter table item alter column v type varchar(100)",
+    }
+    for table in tables:
+        execute(any_database, *of_table(table, SETUP))
+    with following(any_database, any_target, list(tables), lane_by=lane_by) as pipeline:
+        for table, ddl in tables.items():
+            execute(any_database, *of_table(table, [ddl, COPIED, "update item set n = 5 where id < 9"]))
         pipeline.settle()
-        assert_equal(any_database, any_target)
+        for table in tables:
+            assert_equal(any_database, any_target, table)
 
 
 @pytest.mark.parametrize("lane_by", list(LaneRule))
@@ -144,37 +190,41 @@ def test_changes_of_the_old_shape_are_applied_before_the_table_is_altered(databa
 
 
 def test_alterations_that_the_catalog_has_moved_on_from_end_with_the_table_read_again(database, target):
-    """Nobody can tell any more that n was renamed twice, or what another column was called when it was dropped."""
-    execute(database, *SETUP)
-    with following(database, target, ["item"]) as pipeline:
-        execute(
-            database,
+    tables = {
+        # Nobody can tell any more that n was renamed twice, or what another column was called when it was dropped.
+        "twice": (
             "alter table item rename column n to m",
             "insert into item (id, v, m) values (30, 'a', 1)",
             "alter table item rename column m to number; alter table item rename column w to n",
             "insert into item (id, v, number, n) values (31, 'a', 1, 'n')",
             "alter table item drop column n; alter table item add column n varchar(9) default 'later'",
             "insert into item (id, v, number) values (32, 'a', 1)",
-        )
-        pipeline.settle()
-        assert_equal(database, target)
-        assert "altered again" in reasons(database, "item")
-
-
-def test_a_catalog_that_looks_as_it_did_and_has_moved_on_is_not_believed(database, target):
-    """What was written to the renamed column went with it; the one that has its name now never had it."""
-    execute(database, *SETUP)
-    with following(database, target, ["item"]) as pipeline:
-        execute(
-            database,
+        ),
+        # The catalog looks as it did: what was written to the renamed column went with it, and the one that has its name now
+        # never had it.
+        "alike": (
             "alter table item rename column w to x",
             "update item set x = 'gone' where id < 5",
             "alter table item drop column x",
             "alter table item add column x varchar(9)",
             "update item set n = 50 where id = 7",
-        )
+        ),
+        # No change tells the new shape.
+        "untold": (
+            "alter table item drop column w, add column c int default 4, alter column n type text using 'n' || n",
+            "alter table item rename column v to value",
+            "select headwater.snapshot_table('shop', 'public.item')",
+        ),
+    }
+    for table in tables:
+        execute(database, *of_table(table, SETUP))
+    with following(database, target, list(tables)) as pipeline:
+        for table, lines in tables.items():
+            execute(database, *of_table(table, lines))
         pipeline.settle()
-        assert_equal(database, target)
+        for table in tables:
+            assert_equal(database, target, table, table)
+        assert "altered again" in reasons(database, "twice")
 
 
 def test_a_key_that_another_takes_the_place_of_lets_its_values_repeat(database, target):
@@ -239,7 +289,7 @@ def test_a_table_that_is_identified_by_another_index_from_the_start_can_be_opene
 
 @pytest.mark.parametrize("publication", ["create publication hw for all tables", None])
 def test_a_table_that_is_dropped_and_made_anew_is_read_again(database, target, publication, monkeypatch):
-    monkeypatch.setattr("headwater.spark.sources.loader._FIND_SECONDS", 0.1)
+    monkeypatch.setattr("headwater.spark.sources.loader._FIND_SECONDS", 0.0)
     execute(database, *SETUP, *([publication] if publication else []))
     with following(database, target, ["item"]) as pipeline:
         execute(
@@ -251,19 +301,6 @@ def test_a_table_that_is_dropped_and_made_anew_is_read_again(database, target, p
         )
         pipeline.settle()
         execute(database, "update item set w = 'followed' where id > 40")
-        pipeline.settle()
-        assert_equal(database, target)
-
-
-def test_a_table_that_is_read_again_is_brought_to_its_shape_though_no_change_told_it(database, target):
-    execute(database, *SETUP)
-    with following(database, target, ["item"]) as pipeline:
-        execute(
-            database,
-            "alter table item drop column w, add column c int default 4, alter column n type text using 'n' || n",
-            "alter table item rename column v to value",
-            "select headwater.snapshot_table('shop', 'public.item')",
-        )
         pipeline.settle()
         assert_equal(database, target)
 
@@ -405,16 +442,15 @@ def test_with_ignore_the_target_stays_as_it_is_and_takes_what_it_has_columns_for
             pipeline.settle()
 
 
-@pytest.mark.parametrize("rule", [SchemaChanges.IGNORE, SchemaChanges.EVOLVE])
-def test_a_table_that_is_read_again_by_a_target_that_differs_takes_what_it_has_columns_for(database, target, rule):
+def test_with_ignore_a_table_that_is_read_again_takes_what_the_target_has_columns_for(database, target):
     execute(database, *SETUP)
-    with following(database, target, ["item"], rule=rule) as pipeline:
+    with following(database, target, ["item"], rule=SchemaChanges.IGNORE) as pipeline:
         before = types(target, "item")
         execute(
             database, "alter table item add column c int default 7", "select headwater.snapshot_table('shop', 'public.item')"
         )
         pipeline.settle()
-        assert (types(target, "item") == before) is (rule is SchemaChanges.IGNORE)
+        assert types(target, "item") == before
         assert len(contents(target, "item")) == 18
 
 
@@ -521,18 +557,19 @@ def test_a_partitioned_target_with_names_that_need_quotes_follows(database, targ
         assert reasons(database, "Order Items") == INITIAL
 
 
-@pytest.mark.parametrize(
-    "ddl",
-    [
-        "alter table item add column c int default 7",
-        "alter table item add column c float default random()",
-        "alter table item rename column w to width",
-    ],
-)
-def test_behind_a_transform_columns_that_are_missing_are_added_and_the_table_is_read_again(database, target, ddl):
-    execute(database, *SETUP)
-    with following(database, target, ["item"], shape=Shape.ENVELOPE) as pipeline:
-        execute(database, "update item set w = 'w' where id < 5", ddl, COPIED, "delete from item where id = 3")
+def test_behind_a_transform_columns_that_are_missing_are_added_and_the_table_is_read_again(database, target):
+    tables = {
+        "added": "alter table item add column c int default 7",
+        "volatile": "alter table item add column c float default random()",
+        "renamed": "alter table item rename column w to width",
+    }
+    for table in tables:
+        execute(database, *of_table(table, SETUP))
+    with following(database, target, list(tables), shape=Shape.ENVELOPE) as pipeline:
+        for table, ddl in tables.items():
+            lines = ("update item set w = 'w' where id < 5", ddl, COPIED, "delete from item where id = 3")
+            execute(database, *of_table(table, lines))
         pipeline.settle()
-        assert_equal(database, target)
-        assert "was added" in reasons(database, "item")
+        for table in tables:
+            assert_equal(database, target, table)
+            assert "was added" in reasons(database, table)
