@@ -69,7 +69,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     if nextitem is None:
         item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
-    faulthandler.dump_traceback_later(_TEARDOWN_SECONDS, file=item.config.stash[fault_handler_stderr_fd_key], exit=True)
+    stderr = item.config.stash.get(fault_handler_stderr_fd_key, 2)
+    faulthandler.dump_traceback_later(_TEARDOWN_SECONDS, file=stderr, exit=True)
     try:
         yield
     finally:

@@ -137,7 +137,10 @@ def _is_first(name: str) -> bool:
 
 def _arm() -> dict[str, _Armed]:
     try:
-        return parse(os.environ.get(VARIABLE, ""))
+        armed = parse(os.environ.get(VARIABLE, ""))
+        if LOG_VARIABLE not in os.environ and any(point.after for point in armed.values()):
+            raise ValueError(f"{VARIABLE}: `after` needs {LOG_VARIABLE}, a directory in which points that fire are recorded")
+        return armed
     except ValueError as exc:
         # Read as the module is loaded, in every process of a pipeline, so that no caller could report it better.
         print(exc, file=sys.stderr)  # noqa: T201

@@ -173,7 +173,7 @@ def test_the_target_equals_the_source_whoever_is_killed(
     record_property: Callable[[str, object], None],
 ) -> None:
     # A worker dies with changes committed, and a chunk is loaded and not committed for long enough to kill its driver.
-    points = Failpoints(tmp_path, "postgres_sink.committed=kill@3, snapshot.loaded=sleep(5) after postgres_sink.committed")
+    points = Failpoints(tmp_path, "postgres_sink.committed=kill@3, snapshot.loaded=sleep(60) after postgres_sink.committed")
     with servers() as (nats, target):
         prepare_target(target.url)
         rows(target.url, "create table account (id int primary key, note text); create table entry (number int)")

@@ -337,8 +337,10 @@ def test_every_test_that_is_named_exists():
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
     }
     for page in PAGES:
-        for name, path in re.findall(r"\[`(test_\w+)`\]\((\S+)\)", page.read_text(encoding="utf-8")):
-            assert name in known, f"{name_of(page)} names {name}"
+        text = page.read_text(encoding="utf-8")
+        unknown = set(re.findall(r"`(test_\w+)`", text)) - known
+        assert not unknown, f"{name_of(page)} names {sorted(unknown)}"
+        for name, path in re.findall(r"\[`(test_\w+)`\]\((\S+)\)", text):
             assert f"def {name}(" in (ROOT / path).read_text(), f"{name} is not in {path}"
 
 

@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater import failpoints
-from headwater.cli.app import run as run_program
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import SourceError
 from headwater.postgres.connect import connect_sync
@@ -24,7 +23,6 @@ from headwater.spark.settings import ChangesSettings, PipelineSettings, Postgres
 from headwater.spark.sinks.build import build_sinks
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import fresh_database, postgres_settings
-from tests.support.servers.shared_spark import commands_on, planners_heard
 from tests.support.stories.pipeline_process import (
     are_equal,
     difference,
@@ -169,34 +167,27 @@ def _attempts(target: str) -> list[tuple[object, ...]]:
 
 
 def test_a_process_whose_slot_is_lost_ends_with_one_clear_error_or_recovers_also_when_that_is_killed(
-    spark: SparkSession,
-    source: str,
-    target: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    record_property: Callable[[str, object], None],
+    spark: SparkSession, source: str, target: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
     before = _target_rows(target)
     execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
     _write(tmp_path, source, target)
-    with commands_on(spark), planners_heard(spark) as planners:
-        code = run_program(["run", "--once", "--file", str(tmp_path / "headwater.toml")])
-        said = capsys.readouterr().err + planners()
-    assert code == 1
-    errors = [line for line in said.splitlines() if "'lossy'" in line]
-    assert len(errors) == 1, said
+    ended = run_once(tmp_path)
+    assert ended.code == 1
+    errors = [line for line in ended.said.splitlines() if "'lossy'" in line]
+    assert len(errors) == 1, ended.said
     assert errors[0].endswith(POLICY)
-    assert "Traceback" not in said
+    assert "Traceback" not in ended.said
     assert _target_rows(target) == before
     assert fetch(source, "select from pg_replication_slots where slot_name = 'lossy'") == []
 
     points = Failpoints(tmp_path, "slot.renewal_created=kill")
     _write(tmp_path, source, target, on_slot_loss="resnapshot")
-    # The death of the process is the point, and which one goes on is not.
     assert run_once(tmp_path, points.environment).code == -signal.SIGKILL
     assert points.fired == {"slot.renewal_created"}
     execute(source, *AFTER)
+    # The death of the process is the point, and which one goes on is not.
     _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.RESNAPSHOT)).run(once=True)
     found = difference(source, target, NAMES)
     record_property("counts", f"slot lost, recovery killed after the new slot was created: {found}")

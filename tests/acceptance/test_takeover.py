@@ -162,8 +162,9 @@ def test_a_run_that_is_killed_is_taken_over_and_nothing_is_lost_or_doubled(
                 assert not _was_in(second, "running")
                 assert (_ready(first.port), _ready(_port(second))) == (200, 503)
                 first.require_life()
+                killed_at = time.monotonic()
                 first.kill()
-                killed_at, before = time.monotonic(), _last(source.url)
+                before = _last(source.url)
                 # Only the second run can deliver what is committed from now on.
                 second.wait_until(lambda: _last(target.url) > before, seconds=60)
                 took.append(time.monotonic() - killed_at)

@@ -126,7 +126,7 @@ def _kill_client(round: Round) -> Counts:
         lost=found.lost + found.wrong,
         repeated=found.repeated,
         out_of_order=found.out_of_order,
-        allowed_repeats=found.unconfirmed,
+        allowed_repeats=found.unconfirmed if found.confirmed_again == 0 else 0,
         faults=tuple(faults),
         variant=("client",),
     )

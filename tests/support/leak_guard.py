@@ -28,8 +28,8 @@ from tests.support.servers.spark_session import JAVA_FILES
 
 _GRACE_SECONDS = 15.0
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
-# The parent of the kernel's threads.
-_KERNEL = 2
+# A flag of the kernel's threads.
+_PF_KTHREAD = 0x00200000
 # What tests get from pytest, which keeps the last three.
 _PYTEST = "pytest-of-"
 
@@ -148,10 +148,12 @@ class LeakGuard:
         while Path(f"/proc/{pid}").exists():
             with suppress(FileNotFoundError, ProcessLookupError):
                 lineage = list(_lineage(pid))
-                if not lineage or _KERNEL in lineage or not self._adopted.processes.isdisjoint(lineage):
+                if not lineage or not self._adopted.processes.isdisjoint(lineage):
                     return False
                 if os.getpid() in lineage:
                     return True
+                if _is_kernels(pid):
+                    return False
                 # One whose parents have died can be known by where it works.
                 try:
                     command, environ, same = (_read(pid, name) for name in ("cmdline", "environ", "cmdline"))
@@ -160,6 +162,7 @@ class LeakGuard:
                 if environ or (command and command == same):
                     return place in environ or place in command
             # A parent has just ended, or the process is in the middle of exec and has neither for a moment: look again.
+            time.sleep(0.001)
         return False
 
     def _slots(self) -> Iterable[str]:
@@ -183,6 +186,11 @@ def _lineage(pid: int) -> Iterable[int]:
             return
         yield pid
         pid = int(parent)
+
+
+def _is_kernels(pid: int) -> bool:
+    # The seventh field behind the name of the program.
+    return bool(int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[6]) & _PF_KTHREAD)
 
 
 def _read(pid: int, name: str) -> bytes:

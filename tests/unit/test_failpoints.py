@@ -78,6 +78,7 @@ def test_a_point_fires_once_however_often_processes_are_started(tmp_path: Path) 
         ("sink.written=explode", "'sink.written=explode' is not NAME=kill"),
         ("sink.written=kill@0", "'sink.written=kill@0' is not NAME=kill"),
         ("sink.written=kill after noon", "there is no failpoint 'noon'; there are batch.begin, "),
+        ("sink.written=kill after slot.confirm", f"`after` needs {LOG_VARIABLE}, a directory"),
     ],
 )
 def test_what_cannot_be_armed_gets_one_clear_line_and_ends_the_process(armed: str, said: str) -> None:

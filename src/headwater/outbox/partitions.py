@@ -148,7 +148,8 @@ def _drop(connection: Connection, partition: Partition, *, dry_run: bool) -> str
     try:
         with connection.transaction(force_rollback=dry_run):
             execute_sync(connection, statements.see_latest())
-            execute_sync(connection, bound_waiting(LOCK_TIMEOUT))
+            # It may take a while to find out whether its rows are still needed, whatever limit the role has.
+            execute_sync(connection, bound_waiting(LOCK_TIMEOUT, timedelta(0)))
             if not dry_run:
                 # From here on nobody writes to it, and who has written to it has committed or is forgotten.
                 execute_sync(connection, statements.hold_partition(partition))

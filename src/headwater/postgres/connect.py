@@ -195,7 +195,7 @@ def translated(url: str) -> Iterator[None]:
     """Turn what psycopg raises about a connection into our errors, naming the server and the remedy."""
     try:
         yield
-    except psycopg.OperationalError as exc:
+    except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as exc:
         raise translate(exc, url) from exc
 
 

@@ -1,4 +1,7 @@
-"""Transactions that see what was committed while they waited, whatever the default of the role or the database is."""
+"""Transactions that see what was committed while they waited, whatever the default of the role or the database is.
+
+Those that lock out others have limits: for waiting, and for a client that stalls.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -42,6 +45,14 @@ async def is_latest(connection: psycopg.AsyncConnection[Any]) -> bool:
 
 
 def bound_waiting(lock: timedelta, statement: timedelta | None = None) -> Statement[str]:
-    """Limits for a transaction that locks out others; without one for statements, the role's. If it stalls, it is ended."""
-    lock_ms, statement_ms, idle_ms = (it and str(round(it.total_seconds() * 1000)) for it in (lock, statement, IDLE_TIMEOUT))
-    return SQL["bound_waiting"].bind(str, lock_ms=lock_ms, statement_ms=statement_ms, idle_ms=idle_ms)
+    """Limit a transaction that locks out others: its waits for locks, its idle times, and its statements, with 0 not at all.
+
+    Without a limit for statements, the role's own holds.
+    """
+    statement_ms = None if statement is None else _milliseconds(statement)
+    idle_ms = _milliseconds(IDLE_TIMEOUT)
+    return SQL["bound_waiting"].bind(str, lock_ms=_milliseconds(lock), statement_ms=statement_ms, idle_ms=idle_ms)
+
+
+def _milliseconds(limit: timedelta) -> str:
+    return str(round(limit.total_seconds() * 1000))

@@ -212,8 +212,8 @@ def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(spark, headwat
     stopping = Event()
     at_step(monkeypatch, "Stopping Spark", stopping.set)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with commands_on(spark):
-        monkeypatch.setattr("headwater.spark.session.build_session", start)
+    with commands_on(spark), monkeypatch.context() as patched:
+        patched.setattr("headwater.spark.session.build_session", start)
         code, output, errors = headwater("demo", "--seconds", "60")
 
     assert (code, output) == (0, "")

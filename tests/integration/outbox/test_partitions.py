@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from headwater import outbox
-from headwater.errors import SettingsError
+from headwater.errors import ConnectionLost, SettingsError
 from headwater.outbox import Partition, drop_partitions, ensure_partitions
 from headwater.outbox.partitions import is_unused
 from headwater.outbox.statements import create_partition
-from headwater.postgres.connect import connect_sync
+from headwater.postgres.connect import connect_sync, translated
 from headwater.postgres.statements import execute_sync
 from tests.support.waiting import eventually
 
@@ -431,7 +431,7 @@ def test_a_client_that_stalls_while_it_makes_a_partition_does_not_hold_up_those_
             released.wait(20)
 
     monkeypatch.setattr("headwater.outbox.partitions.execute_sync", execute_and_stall)
-    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr("headwater.outbox.partitions.missing_partitions", lambda *_: [OLD_PARTITION])
     connection.execute("set lock_timeout = '10s'")
     with ThreadPoolExecutor() as threads, closing(connect_sync(outbox_url)) as client:
@@ -445,3 +445,25 @@ def test_a_client_that_stalls_while_it_makes_a_partition_does_not_hold_up_those_
         assert making.exception() is not None or making.result().made == ()
     assert places(connection) == {"default": 1}
     assert "20260110_0000" not in partitions(connection)
+
+
+def test_a_client_that_stalls_while_it_drops_a_partition_does_not_hold_up_those_who_write(old, outbox_url, monkeypatch):
+    old.execute("set lock_timeout = '10s'")
+
+    def stall(*_arguments):
+        old.execute(INSERT, [OLD])
+
+    monkeypatch.setattr("headwater.outbox.partitions._hindrance", stall)
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(seconds=1))
+    with closing(connect_sync(outbox_url)) as client, pytest.raises(ConnectionLost), translated(outbox_url):
+        drop_partitions(client, LATER)
+    assert places(old) == {"20260110": 2}
+
+
+def test_a_limit_of_the_role_for_statements_keeps_no_old_partition(old, outbox_url, monkeypatch):
+    def take_a_while(connection, _partition):
+        connection.execute("select pg_sleep(0.3)")
+
+    monkeypatch.setattr("headwater.outbox.partitions._hindrance", take_a_while)
+    with closing(connect_sync(outbox_url, options="-c statement_timeout=200")) as client:
+        assert len(drop_partitions(client, LATER).dropped) == 1

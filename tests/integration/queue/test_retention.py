@@ -190,7 +190,7 @@ def test_a_client_that_stalls_while_it_drops_a_day_does_not_hold_up_those_who_fi
             fetch_sync(connection, work_statements.finish(jobs, "done"))
 
     monkeypatch.setattr(operate, "latest_sync", stall_before_commit)
-    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(seconds=1))
     with closing(connect_sync(queue_url)) as client, pytest.raises(psycopg.Error):
         operate.purge(client, "done", datetime.now(UTC) - timedelta(days=2))
     assert sum(rows_of(connection).values()) == 6

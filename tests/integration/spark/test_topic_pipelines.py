@@ -279,7 +279,6 @@ def test_rows_and_changes_become_messages_once_also_when_a_batch_comes_again(
     assert all(by_key[json.dumps({"id": n}).replace(" ", "")] == ["c", "u"] for n in range(30, 55))
 
 
-@pytest.mark.parametrize("from_changes", ["table"], indirect=True)
 def test_a_transform_of_rows_and_changes_is_appended_once_too(
     spark: SparkSession, connection: Connection, from_changes: PipelineSettings, tmp_path: Path
 ) -> None:
@@ -323,7 +322,6 @@ def test_a_change_that_is_too_large_for_the_topic_is_a_dead_letter_and_the_other
     assert [one["after"]["id"] for one in changes_of(connection, "small")] == [1, 3, 2]
 
 
-@pytest.mark.parametrize("from_changes", ["table"], indirect=True)
 def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(
     spark: SparkSession, connection: Connection, from_changes: PipelineSettings
 ) -> None:

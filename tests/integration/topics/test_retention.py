@@ -219,7 +219,7 @@ def test_a_client_that_stalls_while_it_drops_a_segment_does_not_hold_up_those_wh
         return dropped
 
     monkeypatch.setattr(retention, "_drop_chosen", drop_and_stall)
-    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("headwater.postgres.latest.IDLE_TIMEOUT", timedelta(seconds=1))
     with closing(connect_sync(topics_url)) as client, pytest.raises(psycopg.Error):
         maintain(client, kept)
     assert len(read) == 2

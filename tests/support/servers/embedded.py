@@ -139,8 +139,9 @@ def fresh_database(server_url: str, template: str = "template1") -> Iterator[str
 
 @contextmanager
 def prepared_database(server_url: str, prepare: Callable[[str], None]) -> Iterator[str]:
-    """As `fresh_database`, with what `prepare` creates, which is called for the first database of a server only."""
-    template = f"prepared_{prepare.__module__}_{prepare.__name__}".replace(".", "_")
+    """Create a database as `fresh_database` does, with what `prepare` creates; that is called once for each server."""
+    # PostgreSQL cuts names off after 63 bytes, and these may differ behind that.
+    template = f"prepared_{hashlib.sha256(f'{prepare.__module__}.{prepare.__qualname__}'.encode()).hexdigest()[:16]}"
     with ExitStack() as stack:
         try:
             url = stack.enter_context(fresh_database(server_url, template))

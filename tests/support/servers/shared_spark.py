@@ -1,17 +1,24 @@
 """The session that the tests of a process share, for commands of the program, and the log of planners that it starts."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
 
+from headwater.spark.session import build_session
+
 
 @contextmanager
 def commands_on(spark: SparkSession) -> Iterator[None]:
     """Within it, a command that would start Spark gets the session, and leaves it running at its end."""
 
-    def shared(*_arguments: object, **_settings: object) -> SparkSession:
+    signature = inspect.signature(build_session)
+
+    def shared(*arguments: object, **settings: object) -> SparkSession:
+        # A call that the function itself would refuse is refused here, too.
+        signature.bind(*arguments, **settings)
         return spark
 
     def keep(*_arguments: object) -> None:

@@ -135,8 +135,9 @@ class TailClient:
 class Account:
     """What became of what was committed.
 
-    `unconfirmed` counts changes that a run had printed when the next one began, and the slot had not confirmed: these may be
-    repeated. `wrong` counts values that are not those of the tables.
+    `confirmed_again` counts changes that were repeated though the slot had confirmed them. `unconfirmed` counts those that a
+    run had printed when the next one began, and the slot had not confirmed: these may be repeated. `wrong` counts values
+    that are not those of the tables.
     """
 
     events: int
@@ -144,6 +145,7 @@ class Account:
     lost: int
     repeated: int
     out_of_order: int
+    confirmed_again: int
     unconfirmed: int
     wrong: int
 
@@ -152,8 +154,9 @@ class Account:
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing is lost or out of order, and nothing is repeated that was confirmed."""
-        return (self.lost, self.out_of_order, self.wrong) == (0, 0, 0) and self.repeated <= self.unconfirmed
+        """Whether nothing is lost, out of order, or repeated that was confirmed."""
+        is_right = (self.lost, self.out_of_order, self.confirmed_again, self.wrong) == (0, 0, 0, 0)
+        return is_right and self.repeated <= self.unconfirmed
 
 
 def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
@@ -169,6 +172,7 @@ def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
         lost=len(events.keys() - delivered.keys()),
         repeated=sum(seen.values()) - len(seen),
         out_of_order=sum(each.positions != sorted(set(each.positions)) for each in runs),
+        confirmed_again=sum(commit < each.confirmed_before for each in runs for commit, _ in each.positions),
         unconfirmed=sum(len(_unconfirmed(runs[:number], each.confirmed_before)) for number, each in enumerate(runs)),
         wrong=len(set(delivered.items()) - set(events.items())) + len(set(replayed.items()) ^ set(accounts.items())),
     )
