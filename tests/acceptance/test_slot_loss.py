@@ -21,6 +21,7 @@ from headwater.postgres.connect import connect_sync
 from headwater.spark.pipeline import Pipeline
 from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings, SlotLossRule
 from headwater.spark.sinks.build import build_sinks
+from tests.support.capture.slot_drop import drop_free_slot
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import fresh_database, postgres_settings
 from tests.support.stories.pipeline_process import (
@@ -69,7 +70,6 @@ AFTER = (
 )
 SWEEP = ("delete from item where id % 100 = {}", "delete from entry where id % 100 = {}")
 MAKE_SLOT = "select pg_create_logical_replication_slot('lossy', 'pgoutput')"
-DROP_SLOT = "select pg_drop_replication_slot('lossy')"
 # What the error of the default policy ends with.
 POLICY = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
 
@@ -87,16 +87,23 @@ def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
         yield url
 
 
+def _drop_slot(source: str) -> None:
+    with closing(connect_sync(source)) as connection:
+        drop_free_slot(connection, "lossy")
+
+
 @contextmanager
 def _lost(how: str, source: str) -> Iterator[str]:
     """Lose the slot, with changes before and after; gives the URL of the source from then on."""
     execute(source, *BEFORE)
     match how:
         case "dropped":
-            execute(source, DROP_SLOT, *WITHOUT)
+            _drop_slot(source)
+            execute(source, *WITHOUT)
             yield source
         case "made anew":
-            execute(source, DROP_SLOT, *WITHOUT, MAKE_SLOT)
+            _drop_slot(source)
+            execute(source, *WITHOUT, MAKE_SLOT)
             yield source
         case "another server":
             # Its WAL is far behind that of the first one, so its positions are all lower than what was delivered.
@@ -171,7 +178,9 @@ def test_a_process_whose_slot_is_lost_ends_with_one_clear_error_or_recovers_also
 ) -> None:
     _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
     before = _target_rows(target)
-    execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
+    execute(source, *BEFORE)
+    _drop_slot(source)
+    execute(source, *WITHOUT)
     _write(tmp_path, source, target)
     ended = run_once(tmp_path)
     assert ended.code == 1
@@ -272,7 +281,9 @@ def test_a_slot_that_is_not_ours_is_refused_whatever_the_policy_and_stays(
         execute(source, *TABLES, *ROWS)
         _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.FAIL)).run(once=True)
         before = _target_rows(target)
-        execute(source, *BEFORE, DROP_SLOT, *WITHOUT)
+        execute(source, *BEFORE)
+        _drop_slot(source)
+        execute(source, *WITHOUT)
         if kind == "plugin":
             execute(source, "select pg_create_logical_replication_slot('lossy', 'test_decoding')")
             wanted = "slot 'lossy' speaks test_decoding"
