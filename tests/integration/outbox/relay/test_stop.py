@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from headwater.brokers.rabbitmq import RabbitmqAccess
@@ -153,10 +154,16 @@ async def test_a_relay_is_started_once(start_relay):
         await relay.start()
 
 
+def has_all_lanes(url):
+    with psycopg.connect(url) as connection:
+        query = "select count(*) > 0 and count(owner) = count(*) from headwater.outbox_lane"
+        return connection.execute(query).fetchone() == (True,)
+
+
 async def test_with_order_stop_finishes_its_lanes_and_leaves_them(start_relay, client, queue, outbox_url):
     arrived = queue()
     relay = await start_relay(order_by_key=True, claim_rows=20)
-    await eventually(lambda: relay.counts.oldest_seconds is not None)
+    await eventually(lambda: has_all_lanes(outbox_url))
     sent = await publish_many(relay, client, arrived.name, 300)
     assert await relay.stop() == Leftover()
     assert statuses(outbox_url) == {"published": 300}

@@ -64,6 +64,8 @@ def test_others_messages_are_passed_over_and_may_then_be_gone(stream, watch):
     stream.update(max_msgs=10)
     with closing(open_log(stream, watch, ahead_bytes=1 << 20)) as log:
         publish(stream, "mine", numbered(1), "first")
+        # The stream has no room for it beside ten others.
+        eventually(lambda: log.end == 1)
         for round_ in range(3):
             publish(stream, "other", numbered(10), f"other{round_}")
             # So far the reader has come by itself, before more is gone.
