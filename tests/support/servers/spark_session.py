@@ -1,8 +1,8 @@
 """Spark for the tests: a session that starts quickly, on a Java found as the product finds it.
 
-Starting Spark is mostly loading classes: 9 CPU seconds, and 4 with an archive of them. The first test that needs Spark has
-the archive made, by a process that runs a small stream; others wait for it. It is kept outside of the repository, one for
-each Java and PySpark, and passed over when it does not fit.
+Starting Spark is mostly loading classes: 9 CPU seconds, and 4 with an archive of them. `make test` or the first test that
+needs Spark has the archive made, by a process that runs a small stream; others wait for it. It is kept outside of the
+repository, one for each Java and PySpark, and passed over when it does not fit.
 """
 
 import fcntl
@@ -25,6 +25,7 @@ from headwater.embedded import resolve_java, state_directory
 from headwater.embedded.directory import make_directory
 from headwater.spark.session import build_session, end_session
 from headwater.spark.warm_up import warm_up
+from tests.support.servers.forked_python import forked_python
 
 # Good for a start, not for throughput.
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
@@ -55,13 +56,15 @@ def quick_settings(java: Path) -> Mapping[str, str]:
 def quick_session() -> Iterator[SparkSession]:
     """The session that the tests of a process share."""
     java = java_home()
-    session = build_session("tests", master="local[2]", settings=quick_settings(java), java_home=java)
-    # By which Java calls `foreachBatch`: else the first test that has one would seem to leave its port behind.
-    ensure_callback_server_started(session.sparkContext._gateway)
-    try:
-        yield session
-    finally:
-        end_session(session)
+    with forked_python() as python:
+        session = build_session("tests", master="local[2]", settings=quick_settings(java), java_home=java)
+        session.sparkContext.pythonExec = str(python)
+        # By which Java calls `foreachBatch`: else the first test that has one would seem to leave its port behind.
+        ensure_callback_server_started(session.sparkContext._gateway)
+        try:
+            yield session
+        finally:
+            end_session(session)
 
 
 @cache
@@ -96,4 +99,8 @@ def _make_archive(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    _make_archive(Path(sys.argv[1]))
+    # By `scripts/prepare-tests` without an archive to write: the one that the tests want is made, if it is missing.
+    if len(sys.argv) == 1:
+        _class_archive(java_home())
+    else:
+        _make_archive(Path(sys.argv[1]))
