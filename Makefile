@@ -33,13 +33,13 @@ demo: ## Set up what the product needs and show it at work on private servers
 test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x" is passed on
 	@scripts/install-debian $(DEBIAN_PACKAGES)
 	@scripts/setup dev
+	@scripts/prepare-tests
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
 soak: ## Run stories with random faults: make soak [MINUTES=30] [SEED=N] [STORY=crash]
 	@scripts/install-debian $(DEBIAN_PACKAGES)
 	@scripts/setup dev
-	@$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes '$(MINUTES)') $(if $(SEED),--seed '$(SEED)') \
-	  $(if $(STORY),--story '$(STORY)')
+	@$(BIN)/python -m tests.soak
 
 check: lint test ## Lint, types, import order, docs and tests: all that must pass before a commit
 

@@ -23,9 +23,11 @@ def served(monkeypatch):
         return 7
 
     monkeypatch.setattr(python_daemon, "_serve", serve)
+    freeze = gc.freeze
     gc.unfreeze()
     yield tasks
-    gc.unfreeze()
+    # As it is for all tests.
+    freeze()
 
 
 def test_what_is_there_after_the_first_task_is_frozen_once(served, monkeypatch):

@@ -21,7 +21,8 @@ _ACCOUNTS = 200
 _MOST_AHEAD = 400
 # Numbers of entries that come a thousand at a time start here.
 _BULK = 10**9
-# Seconds between two looks at the target of a load that is far enough ahead.
+# Seconds between two transactions, and between two looks at the target of a load that is far enough ahead.
+_PAUSE_SECONDS = 0.02
 _LOOK_SECONDS = 0.05
 _TABLES = """
 create table account (id int primary key, version bigint not null, note text, large text);
@@ -73,7 +74,7 @@ class AccountLoad:
         while not self._stop.is_set():
             try:
                 with closing(connect_sync(self._source)) as connection:
-                    while not self._stop.is_set():
+                    while not self._stop.wait(_PAUSE_SECONDS):
                         self._transaction(connection)
                         self._keep_pace()
             except (psycopg.Error, HeadwaterError):

@@ -24,7 +24,7 @@ _ENTRY = "create table entry (id bigint not null, amount numeric)"
 # What a writer may be ahead of the target: more than it writes while a snapshot is taken on a quiet machine.
 _MOST_AHEAD = 2_000
 # Time itself is the subject: what is written has to be spread over the whole of a snapshot.
-_PAUSE_SECONDS = 0.03
+_PAUSE_SECONDS = 0.1
 
 
 def create_tables(source: str, sizes: dict[str, int]) -> None:
