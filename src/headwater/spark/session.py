@@ -3,15 +3,17 @@
 import logging
 import os
 import shlex
+import signal
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from subprocess import TimeoutExpired
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Final
 
 import pyspark
@@ -99,8 +101,11 @@ def build_session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _quiet_java(java_home, needs_archive=not finds_pyspark(master, chosen)):
-            return builder.getOrCreate()
+        with (
+            _quiet_java(java_home, needs_archive=not finds_pyspark(master, chosen)),
+            _interrupt_deferred() as is_interrupted,
+        ):
+            session = builder.getOrCreate()
     except Py4JJavaError as exc:
         # Behind the call that failed come the class and the message of Java's exception, then its stack.
         said = str(exc).partition("\n: ")[2].partition(": ")[2]
@@ -109,6 +114,10 @@ def build_session(
         raise SettingsError(
             "Spark's Java has ended before it was ready, and says above why; correct Spark's master and settings"
         ) from exc
+    if is_interrupted():
+        end_session(session)
+        raise KeyboardInterrupt
+    return session
 
 
 def merge(master: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -167,6 +176,34 @@ def _quieten() -> None:
         PySparkLogger.getLogger(repeating).setLevel(logging.CRITICAL)
     # It tells of every call from Java to Python, and of every exception in one, which Spark raises again.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[Callable[[], bool]]:
+    """Defer a first Ctrl-C until Spark has started; the function that it gives tells whether one came.
+
+    In the middle of a start PySpark would leave Java behind, which ignores the signal and waits for a caller for ever. A
+    second Ctrl-C takes that risk. A handler of the caller's own, which raises nothing, needs no deferral.
+    """
+    is_interrupted = False
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
+            signal.default_int_handler(number, frame)
+        is_interrupted = True
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        # PySpark has one of its own once it has started, which stays.
+        if signal.getsignal(signal.SIGINT) is defer:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
 from tests.support.servers.shared_spark import commands_on
 from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -110,6 +112,33 @@ def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_ru
     assert (code, output) == (0, ""), errors
     assert _rows(target) == _rows(database)
     assert all("pipeline=shop" in line for line in errors.splitlines()), errors
+
+
+def test_ctrl_c_while_spark_starts_ends_the_run_and_leaves_no_java_behind(
+    database: str, target: str, tmp_path: Path
+) -> None:
+    _write_file(tmp_path, database, target)
+    command, pipe = [sys.executable, "-m", "headwater.cli", "run"], subprocess.PIPE
+    # A group of its own, as a terminal gives to a command.
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, process_group=0)
+    with process, _killed_on_error(process):
+        javas = eventually(lambda: _javas(process.pid), seconds=60)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, b""), errors
+    assert b"Exception" not in errors
+    assert b"Traceback" not in errors
+    eventually(lambda: not any(java.is_running() for java in javas))
+
+
+def _javas(pid: int) -> list[psutil.Process]:
+    """The Java that has become a Spark driver, or is about to."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "org.apache.spark.deploy.SparkSubmit" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def _read_until(terminal: int, pattern: str) -> str:
