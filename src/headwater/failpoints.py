@@ -58,7 +58,7 @@ FAILPOINTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _TERM = re.compile(
-    r"(?P<name>[a-z_.]+)=(?P<action>kill|error|sleep\((?P<seconds>\d+(\.\d+)?)\))(@(?P<hit>[1-9]\d*))?"
+    r"(?P<name>[a-z_.]+)=(?P<action>kill|error|sleep\((?P<seconds>\d{1,5}(\.\d+)?)\))(@(?P<hit>[1-9]\d*))?"
     r"( after (?P<after>[a-z_.]+))?"
 )
 
@@ -101,6 +101,10 @@ def parse(text: str) -> dict[str, _Armed]:
         for name in filter(None, (found["name"], found["after"])):
             if name not in FAILPOINTS:
                 raise ValueError(f"{VARIABLE}: there is no failpoint {name!r}; there are {', '.join(FAILPOINTS)}")
+        if found["name"] in armed:
+            raise ValueError(f"{VARIABLE}: {found['name']} is armed twice; name each point once")
+        if found["name"] == found["after"]:
+            raise ValueError(f"{VARIABLE}: {term!r} waits for itself, and would never fire")
         action, seconds = found["action"].partition("(")[0], float(found["seconds"] or 0)
         armed[found["name"]] = _Armed(action, seconds, int(found["hit"] or 1), found["after"])
     return armed
@@ -140,6 +144,9 @@ def _arm() -> dict[str, _Armed]:
         armed = parse(os.environ.get(VARIABLE, ""))
         if LOG_VARIABLE not in os.environ and any(point.after for point in armed.values()):
             raise ValueError(f"{VARIABLE}: `after` needs {LOG_VARIABLE}, a directory in which points that fire are recorded")
+        directory = os.environ.get(LOG_VARIABLE)
+        if armed and directory is not None and not (directory and Path(directory).is_dir()):
+            raise ValueError(f"{LOG_VARIABLE}: there is no directory {directory!r}; create it, or name another one")
         return armed
     except ValueError as exc:
         # Read as the module is loaded, in every process of a pipeline, so that no caller could report it better.

@@ -77,6 +77,9 @@ def test_a_point_fires_once_however_often_processes_are_started(tmp_path: Path) 
         ("sink.written", "'sink.written' is not NAME=kill, NAME=error or NAME=sleep(SECONDS)"),
         ("sink.written=explode", "'sink.written=explode' is not NAME=kill"),
         ("sink.written=kill@0", "'sink.written=kill@0' is not NAME=kill"),
+        ("sink.written=sleep(999999999999999)", "'sink.written=sleep(999999999999999)' is not NAME=kill"),
+        ("sink.written=kill, sink.written=error", "sink.written is armed twice; name each point once"),
+        ("sink.written=kill after sink.written", "'sink.written=kill after sink.written' waits for itself"),
         ("sink.written=kill after noon", "there is no failpoint 'noon'; there are batch.begin, "),
         ("sink.written=kill after slot.confirm", f"`after` needs {LOG_VARIABLE}, a directory"),
     ],
@@ -88,6 +91,14 @@ def test_what_cannot_be_armed_gets_one_clear_line_and_ends_the_process(armed: st
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
     assert ended.stderr.startswith(f"{VARIABLE}: {said}")
+
+
+@pytest.mark.parametrize("directory", ["", "missing", __file__])
+def test_a_log_that_is_no_directory_gets_one_clear_line_and_ends_the_process(directory: str) -> None:
+    ended = run("sink.written=kill", **{LOG_VARIABLE: directory})
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"{LOG_VARIABLE}: there is no directory {directory!r}; create it, or name another one\n"
 
 
 def test_several_points_are_armed_at_once() -> None:
