@@ -188,6 +188,8 @@ def test_the_target_equals_the_source_whoever_is_killed(
         with Source(access) as source, answering(access, source):
             with serving(tmp_path, environment) as process:
                 points.wait_for("postgres_sink.committed")
+                # The consumer starts again when it knows of the worker; what it does until then it would do again.
+                eventually(lambda: "trying again in" in (tmp_path / "serve.log").read_text(errors="replace"), seconds=120)
                 before = entries(target.url)
                 eventually(lambda: entries(target.url) > before, seconds=120)
                 rows(target.url, SNAPSHOT)

@@ -7,13 +7,15 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 
 from headwater import topics
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.connect import connect, connect_sync
-from headwater.topics import Message, Producer, Subscriber
+from headwater.postgres.statements import execute_sync
+from headwater.topics import Message, Producer, Subscriber, group_statements
 from headwater.topics.owned import Owned
 from tests.support.servers.tcp_proxy import Proxy
 from tests.support.topics.subscribers import Reading, number_of, numbers, owners, quick, reading, until
@@ -277,6 +279,19 @@ async def test_a_commit_after_a_takeover_is_refused_and_nothing_moves(topics_url
             with pytest.raises(LeaseLost, match="nothing moved"):
                 await batch.commit()
             assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 10
+
+
+async def test_an_assignment_that_was_decided_for_an_older_generation_moves_no_partition(topics_url, connection, orders):
+    append(connection, orders, 10)
+    async with reading(topics_url, "orders", "billing") as member:
+        batch = await member.next()
+        group, generation = connection.execute("select id, generation from headwater.topic_group").fetchone()
+        late = uuid4()
+        stale = group_statements.assign_partitions(group, generation - 1, late, {0: late, 1: late})
+        assert execute_sync(connection, stale) == 0
+        assert set(owners(connection).values()) == {member.member}
+        await batch.commit()
+    assert sum(lag.lag for lag in topics.read_lag_sync(connection, "orders", "billing")) == 0
 
 
 async def test_a_commit_moves_all_partitions_of_a_batch_or_none(topics_url, connection, orders):

@@ -281,7 +281,10 @@ def test_a_crash_at_any_step_shows_only_what_is_committed_and_the_next_run_compl
 
 
 def arm_with(patched: pytest.MonkeyPatch, number: int, *, before: bool) -> list[str]:
-    """Have the process die at the n-th call that changes something on disk, just before or just after it."""
+    """Have the process die at the n-th call that changes something on disk, just before or just after it.
+
+    Of a file that it was about to sync, a half is on disk.
+    """
     calls: list[str] = []
 
     def wrap(name):
@@ -293,6 +296,8 @@ def arm_with(patched: pytest.MonkeyPatch, number: int, *, before: bool) -> list[
                 return real(*arguments, **options)
             if not before and len(calls) == number + 1:
                 real(*arguments, **options)
+            if before and len(calls) == number + 1 and name == "fsync":
+                tear(*arguments)
             raise Killed
 
         return call
@@ -300,6 +305,12 @@ def arm_with(patched: pytest.MonkeyPatch, number: int, *, before: bool) -> list[
     for name in ("fsync", "rename", "replace", "unlink", "mkdir"):
         patched.setattr(os, name, wrap(name))
     return calls
+
+
+def tear(descriptor: int) -> None:
+    file = Path(f"/proc/self/fd/{descriptor}").readlink()
+    if file.is_file():
+        os.truncate(file, file.stat().st_size // 2)
 
 
 def test_files_are_on_disk_before_their_range_counts(tmp_path, monkeypatch):
