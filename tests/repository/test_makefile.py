@@ -2,12 +2,15 @@
 
 import os
 import re
-import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.servers.embedded import shared_place
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 _OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
@@ -16,9 +19,12 @@ TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
 
 def run_make(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run make as from a shell: one that is started by the make which runs the tests would warn of its job server."""
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
 
 
 def targets() -> list[str]:
@@ -68,18 +74,21 @@ def test_a_check_is_style_format_types_import_order_documentation_and_tests() ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("name", "value", "said"),
     [
-        (["STORY=nothing"], "make soak: there is no STORY=nothing; there are crash, "),
-        (["SEED=seven"], "make soak: SEED=seven is not a number"),
-        (["MINUTES=soon"], "make soak: MINUTES=soon is not a number"),
-        (["MINUTES=0"], "make soak: MINUTES=0 is no time"),
+        ("STORY", "nothing", "make soak: there is no STORY=nothing; there are crash, "),
+        ("STORY", "--help", "make soak: there is no STORY=--help; there are crash, "),
+        ("STORY", "it's", "make soak: there is no STORY=it's; there are crash, "),
+        ("SEED", "seven", "make soak: SEED=seven is not a whole number; give one such as SEED=30"),
+        ("SEED", "1.5", "make soak: SEED=1.5 is not a whole number"),
+        ("MINUTES", "soon", "make soak: MINUTES=soon is not a number"),
+        ("MINUTES", "0", "make soak: MINUTES=0 is no time"),
+        ("MINUTES", "-inf", "make soak: MINUTES=-inf is no time"),
+        ("MINUTES", "nan", "make soak: MINUTES=nan is no time"),
     ],
 )
-def test_a_soak_that_cannot_be_run_is_refused_in_one_line(arguments: list[str], said: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.soak", *_options(arguments)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def test_a_soak_that_cannot_be_run_is_refused_in_one_line(name: str, value: str, said: str) -> None:
+    ended = _soak(**{name: value})
 
     assert ended.returncode == 2
     assert ended.stdout == ""
@@ -87,8 +96,32 @@ def test_a_soak_that_cannot_be_run_is_refused_in_one_line(arguments: list[str], 
     assert ended.stderr.startswith(said)
 
 
-def _options(arguments: list[str]) -> list[str]:
-    """The options that the Makefile makes of its variables."""
-    planned = run_make("--dry-run", "soak", *arguments).stdout
-    (line,) = [line for line in planned.replace("\\\n", " ").splitlines() if "-m tests.soak" in line]
-    return shlex.split(line.partition("-m tests.soak")[2])
+def test_make_passes_its_variables_to_a_soak_as_they_are(tmp_path: Path) -> None:
+    """By the environment, and so past the shell."""
+    (recipe,) = [line for line in run_make("--dry-run", "soak").stdout.splitlines() if "-m tests.soak" in line]
+    assert recipe.endswith(" -m tests.soak")
+    makefile = tmp_path / "Makefile"
+    makefile.write_text("soak:\n\t@printenv STORY\n")
+    command = ["make", "-f", str(makefile), 'STORY=it\'s; "one"']
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+    assert said.stdout == 'it\'s; "one"\n'
+
+
+@pytest.mark.timeout(60)
+def test_a_soak_that_is_interrupted_says_so_and_leaves_nothing_behind() -> None:
+    """The leak guard looks for the rest; the directory of a round is where servers of tests are."""
+    before = set(shared_place().glob("headwater-soak-*"))
+    command, environment = [sys.executable, "-m", "tests.soak"], {**os.environ, "STORY": "mutations", "MINUTES": "5"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True) as soak:
+        eventually(lambda: set(shared_place().glob("headwater-soak-*")) - before, seconds=30)
+        soak.send_signal(signal.SIGINT)
+        output, errors = soak.communicate(timeout=30)
+    assert (soak.returncode, errors) == (130, "")
+    assert output.splitlines()[-1].startswith("interrupted in round 1; before that: 0 rounds: committed 0, lost 0")
+    assert set(shared_place().glob("headwater-soak-*")) == before
+
+
+def _soak(**given: str) -> "subprocess.CompletedProcess[str]":
+    command, environment = [sys.executable, "-m", "tests.soak"], {**os.environ, **given}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -1,13 +1,14 @@
-"""`python -m tests.soak [--minutes 30] [--seed N] [--story NAME]`: rounds of stories until the time is over.
+"""`make soak [MINUTES=30] [SEED=N] [STORY=NAME]`: rounds of stories until the time is over.
 
-Each round prints a line: story, seed, committed, lost, repeated, out of order, the variant that was drawn, and the
-faults in their order. The first
-violation ends the soak with exit code 1 and the command that replays it. Without `--seed` the first seed is drawn; the
-seeds of later rounds count up from there, and the stories take turns.
+Each round prints a line: story, seed, committed, lost, repeated, out of order, the variant that was drawn, and the faults in
+their order. The first violation ends the soak with exit code 1 and the command that replays it. Without SEED the first seed
+is drawn; the seeds of later rounds count up from there, and the stories take turns. The three are variables of the
+environment: make passes those of its command line on.
 """
 
-import argparse
 import itertools
+import math
+import os
 import random
 import shutil
 import signal
@@ -15,9 +16,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import TypeVar
 
 from tests.soak.story import Counts, Round, Story
@@ -42,65 +45,93 @@ _HEADER = (
     "variant and faults"
 )
 _USAGE, _VIOLATION = 2, 1
+_KINDS = MappingProxyType({int: "a whole number", float: "a number"})
 
 T = TypeVar("T", int, float)
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class SoakSettings:
+    """How long to go on, from which seed, with which stories."""
+
+    minutes: float
+    seed: int
+    stories: Sequence[str]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SoakSettings":
+        """From variables of the environment; raises ValueError with one clear sentence."""
+        minutes = _number("MINUTES", given.get("MINUTES") or "30", float)
+        if not 0 < minutes < math.inf:
+            raise ValueError(f"MINUTES={minutes:g} is no time; give a number above 0")
+        seed = _number("SEED", given["SEED"], int) if given.get("SEED") else random.randrange(2**31)
+        story = given.get("STORY")
+        if story and story not in STORIES:
+            raise ValueError(f"there is no STORY={story}; there are {', '.join(STORIES)}")
+        return cls(minutes, seed, (story,) if story else STORIES)
+
+
+def main() -> int:
     try:
-        given = _parse(arguments)
+        given = SoakSettings.parse(os.environ)
     except ValueError as exc:
         print(f"make soak: {exc}", file=sys.stderr)
         return _USAGE
-    # Ends the servers of a round, as the end of the round would.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Both end the servers of a round, as the end of the round would.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     print(f"soak: {given.minutes:g} minutes, first seed {given.seed}, stories {', '.join(given.stories)}")
     print(_HEADER, flush=True)
     return _soak(given.stories, given.seed, given.minutes * 60)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", default="30", help="how long; a round that has begun is finished (default 30)")
-    parser.add_argument("--seed", help="the seed of the first round (default: drawn)")
-    parser.add_argument("--story", help=f"only this one of {', '.join(STORIES)} (default: all in turn)")
-    given = parser.parse_args(arguments)
-    given.minutes = _number("MINUTES", given.minutes, float)
-    if given.minutes <= 0:
-        raise ValueError(f"MINUTES={given.minutes:g} is no time; give more than 0")
-    given.seed = random.randrange(2**31) if given.seed is None else _number("SEED", given.seed, int)
-    if given.story is not None and given.story not in STORIES:
-        raise ValueError(f"there is no STORY={given.story}; there are {', '.join(STORIES)}")
-    given.stories = STORIES if given.story is None else (given.story,)
-    return given
+class _Stopped(KeyboardInterrupt):
+    """By a signal. Hypothesis would take the end of the process for an input that fails."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = 128 + number
 
 
-def _number(name: str, text: str, kind: Callable[[str], T]) -> T:
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise _Stopped(number)
+
+
+def _number(name: str, text: str, kind: type[T]) -> T:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{name}={text} is not a number; give one such as {name}=30") from None
+        raise ValueError(f"{name}={text} is not {_KINDS[kind]}; give one such as {name}=30") from None
 
 
 def _soak(names: Sequence[str], seed: int, seconds: float) -> int:
-    stories: Mapping[str, Story] = {name: import_module(f"tests.soak.{name}").run for name in names}
     ends_at = time.monotonic() + seconds
     totals: list[Counts] = []
-    for number in itertools.count():
-        name = names[number % len(names)]
-        counts = _play(name, stories[name], seed + number)
-        if counts is None or counts.is_violation:
-            print(f"violation: replay it with `make soak MINUTES=1 STORY={name} SEED={seed + number}`")
-            return _VIOLATION
-        totals.append(counts)
-        if time.monotonic() >= ends_at:
-            break
-    print(
-        f"{len(totals)} rounds: committed {sum(one.committed for one in totals)}, lost 0, "
-        f"repeated {sum(one.repeated for one in totals)} of at most {sum(one.allowed_repeats for one in totals)} allowed, "
-        f"out of order 0, faults {sum(len(one.faults) for one in totals)}"
-    )
+    try:
+        stories: Mapping[str, Story] = {name: import_module(f"tests.soak.{name}").run for name in names}
+        for number in itertools.count():
+            name = names[number % len(names)]
+            counts = _play(name, stories[name], seed + number)
+            if counts is None or counts.is_violation:
+                print(f"violation: replay it with `make soak MINUTES=1 STORY={name} SEED={seed + number}`")
+                return _VIOLATION
+            totals.append(counts)
+            if time.monotonic() >= ends_at:
+                break
+    except _Stopped as stopped:
+        print(f"interrupted in round {len(totals) + 1}; before that: {_sum(totals)}")
+        return stopped.code
+    print(_sum(totals))
     return 0
+
+
+def _sum(rounds: Sequence[Counts]) -> str:
+    """Add up rounds without a violation, as a line."""
+    return (
+        f"{len(rounds)} rounds: committed {sum(one.committed for one in rounds)}, lost 0, "
+        f"repeated {sum(one.repeated for one in rounds)} of at most {sum(one.allowed_repeats for one in rounds)} allowed, "
+        f"out of order 0, faults {sum(len(one.faults) for one in rounds)}"
+    )
 
 
 def _play(name: str, story: Story, seed: int) -> Counts | None:
@@ -108,6 +139,8 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
     # Servers run as users of their own, who must be able to pass.
     directory = Path(tempfile.mkdtemp(prefix=f"headwater-soak-{name}-", dir=shared_place()))
     directory.chmod(0o711)
+    # Processes that are killed leave their temporary files, which go with it.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     began = time.monotonic()
     try:
         counts = story(Round(name, seed, directory))
@@ -115,15 +148,20 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         traceback.print_exc()
         print(f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f}  failed; its logs are in {directory}", flush=True)
         return None
+    except _Stopped:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     print(
         f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "
         f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join((*counts.variant, *counts.faults))}",
         flush=True,
     )
-    if not counts.is_violation:
+    if counts.is_violation:
+        print(f"its logs are in {directory}")
+    else:
         shutil.rmtree(directory)
     return counts
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
