@@ -122,6 +122,32 @@ def test_a_soak_that_is_interrupted_says_so_and_leaves_nothing_behind() -> None:
     assert set(shared_place().glob("headwater-soak-*")) == before
 
 
+_INTERRUPTED_IN_A_CALLBACK = """
+import gc, signal, sys, time, types
+from tests.soak.__main__ import main
+
+def interrupt(phase, info):
+    gc.callbacks.remove(interrupt)
+    signal.raise_signal(signal.SIGINT)
+
+def run(given):
+    gc.callbacks.append(interrupt)
+    gc.collect()
+    time.sleep(20)
+
+sys.modules["tests.soak.mutations"] = story = types.ModuleType("tests.soak.mutations")
+story.run = run
+sys.exit(main())
+"""
+
+
+def test_a_soak_that_is_interrupted_in_a_callback_of_garbage_collection_ends_all_the_same() -> None:
+    """Hypothesis has such a callback, and Python drops the exceptions of them all."""
+    command, environment = [sys.executable, "-c", _INTERRUPTED_IN_A_CALLBACK], {**os.environ, "STORY": "mutations"}
+    soak = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (soak.returncode, soak.stderr) == (130, "")
+
+
 def _soak(**given: str) -> "subprocess.CompletedProcess[str]":
     command, environment = [sys.executable, "-m", "tests.soak"], {**os.environ, **given}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

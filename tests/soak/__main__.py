@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,7 @@ def main() -> int:
     # Both end the servers of a round, as the end of the round would.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    sys.unraisablehook = _stop_again
     print(f"soak: {given.minutes:g} minutes, first seed {given.seed}, stories {', '.join(given.stories)}")
     print(_HEADER, flush=True)
     return _soak(given.stories, given.seed, given.minutes * 60)
@@ -90,11 +92,20 @@ class _Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.code = 128 + number
+        self.number = number
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
     raise _Stopped(number)
+
+
+def _stop_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Repeat a signal that came in a callback of garbage collection or the like: Python drops whatever those raise."""
+    if isinstance(dropped.exc_value, _Stopped):
+        # After the callback, and in the main thread, as all signals.
+        threading.Timer(0.05, os.kill, (os.getpid(), dropped.exc_value.number)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _number(name: str, text: str, kind: type[T]) -> T:
@@ -120,7 +131,7 @@ def _soak(names: Sequence[str], seed: int, seconds: float) -> int:
                 break
     except _Stopped as stopped:
         print(f"interrupted in round {len(totals) + 1}; before that: {_sum(totals)}")
-        return stopped.code
+        return 128 + stopped.number
     print(_sum(totals))
     return 0
 
@@ -136,14 +147,23 @@ def _sum(rounds: Sequence[Counts]) -> str:
 
 def _play(name: str, story: Story, seed: int) -> Counts | None:
     """The counts of one round; None if the story failed before it could count."""
-    # Servers run as users of their own, who must be able to pass.
-    directory = Path(tempfile.mkdtemp(prefix=f"headwater-soak-{name}-", dir=shared_place()))
-    directory.chmod(0o711)
-    # Processes that are killed leave their temporary files, which go with it.
-    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    directory = Path(shared_place(), f"headwater-soak-{name}-{seed}-{os.getpid()}")
     began = time.monotonic()
     try:
+        # Servers run as users of their own, who must be able to pass.
+        directory.mkdir(mode=0o711)
+        # Processes that are killed leave their temporary files, which go with it.
+        os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
         counts = story(Round(name, seed, directory))
+        print(
+            f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "
+            f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join((*counts.variant, *counts.faults))}",
+            flush=True,
+        )
+        if counts.is_violation:
+            print(f"its logs are in {directory}")
+        else:
+            shutil.rmtree(directory)
     except Exception:  # noqa: BLE001 - whatever a story ends with, it is the outcome of its seed
         traceback.print_exc()
         print(f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f}  failed; its logs are in {directory}", flush=True)
@@ -151,15 +171,6 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
     except _Stopped:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    print(
-        f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "
-        f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join((*counts.variant, *counts.faults))}",
-        flush=True,
-    )
-    if counts.is_violation:
-        print(f"its logs are in {directory}")
-    else:
-        shutil.rmtree(directory)
     return counts
 
 
