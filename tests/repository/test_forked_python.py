@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -53,6 +54,15 @@ def test_a_fork_has_the_arguments_the_environment_the_files_and_the_exit_code_of
     )
     assert (ended.returncode, ended.stderr) == (7, "to the standard error\n")
     assert json.loads(ended.stdout) == [["one", "two words"], str(tmp_path), "ü\n", "a line", "__main__", True]
+
+
+def test_failpoints_of_a_fork_are_armed_by_its_own_environment(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "armed.py").write_text("from headwater import failpoints\nfailpoints.hit('sink.written')\nprint('alive')\n")
+    command, armed = [str(python), "-m", "armed"], {**os.environ, "HEADWATER_FAILPOINTS": "sink.written=kill"}
+    killed = subprocess.run(command, cwd=tmp_path, env=armed, capture_output=True, text=True, check=False)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL & 0xFF, "")
+    unarmed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (unarmed.returncode, unarmed.stdout) == (0, "alive\n")
 
 
 def test_a_fork_ends_with_the_program_that_is_ended(python: Path, tmp_path: Path) -> None:

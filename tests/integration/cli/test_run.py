@@ -20,7 +20,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
 from tests.support.servers.shared_spark import commands_on
-from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.servers.spark_session import java_home, quick_settings, story_environment
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -82,8 +82,9 @@ def test_on_a_terminal_bars_show_what_is_read_ctrl_c_stops_the_pipeline_and_a_ru
         file = _write_file(tmp_path, database, target)
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "headwater.cli", "run"]
+        environment = {**os.environ, **story_environment()}
         with (
-            subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs) as process,
+            subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process,
             _killed_on_error(process),
         ):
             os.close(theirs)

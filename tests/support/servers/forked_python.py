@@ -1,8 +1,8 @@
 """A Python that starts quickly: a program that has a server fork, which has loaded PySpark and Headwater.
 
-Spark starts Python processes for each query, which load their modules for 0.7 s of CPU each; a fork takes 0.05 s. Only the
-session that the tests of a worker share has it. The processes of stories, of the demo and of the examples start their Python
-as Spark does, so that a module which a planner or a task does not load by itself is missed there.
+Spark starts Python processes for each query, which load their modules for 0.7 s of CPU each; a fork takes 0.05 s. The
+session that the tests of a worker share has it, and while that runs, so have the commands of stories. The demo and the
+examples start their Python as Spark does, so that a module which a planner or a task does not load itself is missed there.
 """
 
 import os
@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from headwater import failpoints
 from headwater.python_daemon import preload
 
 # The modules that Spark has Python run, and those of the sources and tasks that they are given.
@@ -178,6 +179,8 @@ def _run(request: _Request) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
+    # Armed as they are loaded, by the environment.
+    reload(failpoints)
     option, module, *arguments = request.arguments
     assert option == "-m", request.arguments
     sys.path[0:1] = [request.directory, *filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))]

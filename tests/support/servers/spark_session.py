@@ -33,6 +33,8 @@ _HEAP = "1g"
 JAVA_FILES = "java"
 # To write the archive takes Java some 10 s.
 _ARCHIVE_TIMEOUT = timedelta(seconds=180)
+# The Python of the session that runs in this process.
+_pythons: list[Path] = []
 
 
 def java_home() -> Path:
@@ -52,6 +54,14 @@ def quick_settings(java: Path) -> Mapping[str, str]:
     return {"spark.driver.extraJavaOptions": options, "spark.driver.memory": _HEAP}
 
 
+def story_environment() -> Mapping[str, str]:
+    """For a command that a story starts: while the tests' session runs, Spark has that session's Python there, too.
+
+    The product would have a Python of its user load the archive of PySpark, which is of use only if that has none.
+    """
+    return {"PYSPARK_PYTHON": str(_pythons[-1]), "HEADWATER_INSTALLED_PYSPARK": "1"} if _pythons else {}
+
+
 @contextmanager
 def quick_session() -> Iterator[SparkSession]:
     """The session that the tests of a process share."""
@@ -59,11 +69,13 @@ def quick_session() -> Iterator[SparkSession]:
     with forked_python() as python:
         session = build_session("tests", master="local[2]", settings=quick_settings(java), java_home=java)
         session.sparkContext.pythonExec = str(python)
+        _pythons.append(python)
         # By which Java calls `foreachBatch`: else the first test that has one would seem to leave its port behind.
         ensure_callback_server_started(session.sparkContext._gateway)
         try:
             yield session
         finally:
+            _pythons.remove(python)
             end_session(session)
 
 

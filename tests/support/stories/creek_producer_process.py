@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.servers.spark_session import story_environment
 from tests.support.waiting import eventually
 
 _COMMAND = (sys.executable, "-m", "headwater.cli", "--log-format", "json", "creek", "produce", "--checkpoint", "checkpoint")
@@ -74,7 +75,7 @@ class Producer:
     def _start(self) -> "subprocess.Popen[bytes]":
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "NATS_", "HEADWATER"))}
         with (self._directory / "produce.log").open("ab") as log:
-            environment = {**kept, **self._environment}
+            environment = {**kept, **story_environment(), **self._environment}
             return subprocess.Popen(_COMMAND, cwd=self._directory, stdout=log, stderr=log, env=environment)
 
 

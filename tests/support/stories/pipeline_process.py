@@ -18,7 +18,7 @@ from psycopg import sql
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect_sync
-from tests.support.servers.spark_session import java_home, quick_settings
+from tests.support.servers.spark_session import java_home, quick_settings, story_environment
 from tests.support.waiting import eventually
 
 # How long a target may take to become equal once nothing is written any more.
@@ -74,7 +74,7 @@ class Runner:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            environment = {**os.environ, **self._environment}
+            environment = {**os.environ, **story_environment(), **self._environment}
             return subprocess.Popen(_COMMAND, cwd=self._directory, stdout=log, stderr=log, env=environment)
 
 
@@ -97,7 +97,7 @@ def running(directory: Path, environment: Mapping[str, str] | None = None) -> It
 
 def run_once(directory: Path, environment: Mapping[str, str] | None = None) -> Ended:
     """Deliver what is there, or fail."""
-    given, command = {**os.environ, **(environment or {})}, [*_COMMAND, "--once"]
+    given, command = {**os.environ, **story_environment(), **(environment or {})}, [*_COMMAND, "--once"]
     done = subprocess.run(command, cwd=directory, env=given, capture_output=True, text=True, timeout=120, check=False)
     return Ended(done.returncode, done.stderr)
 
