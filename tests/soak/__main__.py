@@ -102,10 +102,21 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def _stop_again(dropped: "sys.UnraisableHookArgs") -> None:
     """Repeat a signal that came in a callback of garbage collection or the like: Python drops whatever those raise."""
     if isinstance(dropped.exc_value, _Stopped):
-        # After the callback, and in the main thread, as all signals.
-        threading.Timer(0.05, os.kill, (os.getpid(), dropped.exc_value.number)).start()
+        threading.Thread(target=_repeat, args=[dropped.exc_value.number], daemon=True).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _repeat(number: int) -> None:
+    """Send the signal to the main thread once that has left the hook, in which its exception would be dropped for good.
+
+    In another callback it would only come here again.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    while any(frame.f_code is _stop_again.__code__ for frame, _ in traceback.walk_stack(sys._current_frames()[main])):
+        time.sleep(0.01)
+    signal.pthread_kill(main, number)
 
 
 def _number(name: str, text: str, kind: type[T]) -> T:
