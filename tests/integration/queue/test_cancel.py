@@ -66,7 +66,7 @@ class Waiting:
 async def test_a_job_in_hand_is_stopped(queue_url, connection, listens):
     """By the bell at once; without it when its lease is renewed."""
     handle = Waiting()
-    lease = timedelta(seconds=60) if listens else timedelta(milliseconds=600)
+    lease = timedelta(seconds=60 if listens else 1.2)
     settings = quick(listens=listens, lease=lease)
     workers = [worker_with(handle, settings=settings) for _ in range(2)]
     ids = queue.enqueue_many_sync(connection, [NewJob("send", n) for n in range(3)])

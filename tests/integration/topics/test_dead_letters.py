@@ -206,6 +206,6 @@ async def test_members_that_were_killed_while_nothing_was_there_blame_nobody(top
             await member.has_nothing(0.3)
             await member.vanish()
     topics.append_sync(connection, topic, [Message(n) for n in range(10)])
-    async with reading(topics_url, "single", "billing", settings) as member:
+    async with reading(topics_url, "single", "billing", quick(max_attempts=2)) as member:
         assert numbers(await member.collect(10)) == list(range(10))
     assert dead(connection) == {}

@@ -130,11 +130,12 @@ async def test_a_claim_whose_answer_was_lost_is_found_by_its_member(topics_url, 
 
 async def test_a_member_that_works_for_longer_than_its_lease_keeps_its_claim(topics_url, connection, single):
     append(connection, single, 10)
-    settings = shared(lease=timedelta(milliseconds=300), max_messages=10)
+    lease = timedelta(seconds=1.2)
+    settings = shared(lease=lease, max_messages=10)
     async with reading(topics_url, "single", "billing", settings) as busy:
         batch = await busy.next()
         async with reading(topics_url, "single", "billing", settings) as other:
-            assert await other.has_nothing(1)
+            assert await other.has_nothing(2 * lease.total_seconds())
         await batch.commit()
 
 

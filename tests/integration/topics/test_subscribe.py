@@ -321,11 +321,12 @@ async def test_a_member_whose_lease_has_ended_comes_back(topics_url, connection,
 
 async def test_a_member_that_works_for_longer_than_its_lease_keeps_its_partitions(topics_url, connection, orders):
     append(connection, orders, 10)
-    settings = quick(lease=timedelta(milliseconds=300))
+    lease = timedelta(seconds=1.2)
+    settings = quick(lease=lease)
     async with reading(topics_url, "orders", "billing", settings) as busy:
         batch = await busy.next()
         async with reading(topics_url, "orders", "billing", settings) as other:
-            assert await other.has_nothing(1)
+            assert await other.has_nothing(2 * lease.total_seconds())
         await batch.commit()
 
 
