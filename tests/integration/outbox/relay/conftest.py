@@ -11,7 +11,7 @@ import pytest
 from headwater.brokers.rabbitmq import RabbitmqAccess
 from headwater.outbox import OutboxRelay, RelaySettings
 from tests.support.brokers.rabbitmq_node import RabbitmqNode
-from tests.support.outbox.arrivals import RabbitmqQueue
+from tests.support.outbox.arrivals import RabbitmqQueue, eventually
 
 
 @pytest.fixture
@@ -41,6 +41,9 @@ async def start_relay(outbox_url: str, rabbitmq: RabbitmqNode) -> AsyncIterator[
                 instance=instance,
             )
             await stack.enter_async_context(relay)
+            if broker is None:
+                # A start waits 3 seconds for the broker's answer, which on a busy machine takes longer now and then.
+                await eventually(lambda: relay.counts.is_broker_up)
             return relay
 
         yield started
