@@ -32,7 +32,9 @@ _QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large
 hypothesis.settings.register_profile(
     "test", deadline=None, suppress_health_check=_QUIET, max_examples=25, derandomize=True, database=None
 )
-hypothesis.settings.register_profile("soak", deadline=None, suppress_health_check=_QUIET, max_examples=400, database=None)
+hypothesis.settings.register_profile(
+    "soak", deadline=None, suppress_health_check=_QUIET, max_examples=400, derandomize=False, database=None
+)
 hypothesis.settings.load_profile("test")
 
 

@@ -70,6 +70,8 @@ AFTER = (
 )
 SWEEP = ("delete from item where id % 100 = {}", "delete from entry where id % 100 = {}")
 MAKE_SLOT = "select pg_create_logical_replication_slot('lossy', 'pgoutput')"
+# The points of a slot's renewal, in their order.
+RENEWAL = ("slot.renewal_requested", "slot.renewal_recorded", "slot.renewal_created")
 # What the error of the default policy ends with.
 POLICY = 'to have all tables read as a whole again, set on_slot_loss = "resnapshot"'
 
@@ -191,15 +193,16 @@ def test_a_process_whose_slot_is_lost_ends_with_one_clear_error_or_recovers_also
     assert _target_rows(target) == before
     assert fetch(source, "select from pg_replication_slots where slot_name = 'lossy'") == []
 
-    points = Failpoints(tmp_path, "slot.renewal_created=kill")
+    points = Failpoints(tmp_path, ", ".join(f"{name}=kill" for name in RENEWAL))
     _write(tmp_path, source, target, on_slot_loss="resnapshot")
-    assert run_once(tmp_path, points.environment).code == -signal.SIGKILL
-    assert points.fired == {"slot.renewal_created"}
+    for number in range(len(RENEWAL)):
+        assert run_once(tmp_path, points.environment).code == -signal.SIGKILL
+        assert points.fired == set(RENEWAL[: number + 1])
     execute(source, *AFTER)
     # The death of the process is the point, and which one goes on is not.
     _pipeline(spark, _settings(tmp_path, source, target, SlotLossRule.RESNAPSHOT)).run(once=True)
     found = difference(source, target, NAMES)
-    record_property("counts", f"slot lost, recovery killed after the new slot was created: {found}")
+    record_property("counts", f"slot lost, recovery killed at {', '.join(RENEWAL)}: {found}")
     assert found.is_none
 
 

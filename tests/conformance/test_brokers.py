@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 # The servers of some take long to start.
 pytestmark = pytest.mark.timeout(60)
 
-PATIENT, HASTY = timedelta(seconds=15), timedelta(seconds=1)
+PATIENT, HASTY = timedelta(seconds=15), timedelta(seconds=2)
 TARGETS = all_targets()
 
 

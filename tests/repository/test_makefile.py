@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.embedded import shared_place
+from tests.support.servers.embedded import PLACE_VARIABLE, shared_place
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +154,60 @@ def test_a_soak_that_is_interrupted_in_a_callback_of_garbage_collection_ends_all
     command, environment = [sys.executable, "-c", _INTERRUPTED_IN_A_CALLBACK], {**os.environ, "STORY": "mutations"}
     soak = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (soak.returncode, soak.stderr) == (130, "")
+
+
+_STUB_STORY = """
+import sys, types
+import pytest
+from tests.soak.__main__ import main
+from tests.soak.story import Counts
+
+def run(round):
+    return {outcome}
+
+sys.modules["tests.soak.mutations"] = story = types.ModuleType("tests.soak.mutations")
+story.run = run
+sys.exit(main())
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("outcome", "code", "last"),
+    [
+        (
+            "Counts(10, repeated=3, allowed_repeats=3)",
+            0,
+            "1 rounds: committed 10, lost 0, repeated 3 of at most 3 ",
+        ),
+        ("Counts(10, lost=1)", 1, "violation: replay it with `make soak MINUTES=1 STORY=mutations SEED=7`"),
+        ("Counts(10, repeated=4, allowed_repeats=3)", 1, "violation: replay it with "),
+        ("Counts(10, out_of_order=1)", 1, "violation: replay it with "),
+        ("1 / 0", 1, "violation: replay it with "),
+    ],
+)
+def test_a_soak_ends_at_the_first_violation_with_the_command_that_replays_it(
+    outcome: str, code: int, last: str, tmp_path: Path
+) -> None:
+    ended = _stub_soak(outcome, tmp_path)
+    assert ended.returncode == code
+    assert ended.stdout.splitlines()[-1].startswith(last)
+    # The logs of a round that failed are kept.
+    assert [path.name.rpartition("-")[0] for path in tmp_path.iterdir()] == ["headwater-soak-mutations-7"] * code
+
+
+@pytest.mark.timeout(60)
+def test_a_soak_whose_story_lacks_a_package_says_so(tmp_path: Path) -> None:
+    ended = _stub_soak("pytest.skip('there is no RabbitMQ')", tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, "make soak: mutations cannot be run: there is no RabbitMQ\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _stub_soak(outcome: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    """A soak of one round of a story with an outcome, which has its files in a directory."""
+    given = {"STORY": "mutations", "SEED": "7", "MINUTES": "1e-9", PLACE_VARIABLE: str(directory)}
+    command, environment = [sys.executable, "-c", _STUB_STORY.format(outcome=outcome)], {**os.environ, **given}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def _soak(**given: str) -> "subprocess.CompletedProcess[str]":

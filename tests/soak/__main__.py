@@ -24,6 +24,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TypeVar
 
+import pytest
+
 from tests.soak.story import Counts, Round, Story
 from tests.support.servers.embedded import shared_place
 
@@ -133,7 +135,11 @@ def _soak(names: Sequence[str], seed: int, seconds: float) -> int:
         stories: Mapping[str, Story] = {name: import_module(f"tests.soak.{name}").run for name in names}
         for number in itertools.count():
             name = names[number % len(names)]
-            counts = _play(name, stories[name], seed + number)
+            try:
+                counts = _play(name, stories[name], seed + number)
+            except pytest.skip.Exception as missing:
+                print(f"make soak: {name} cannot be run: {missing}", file=sys.stderr)
+                return _USAGE
             if counts is None or counts.is_violation:
                 print(f"violation: replay it with `make soak MINUTES=1 STORY={name} SEED={seed + number}`")
                 return _VIOLATION
@@ -179,7 +185,7 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         traceback.print_exc()
         print(f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f}  failed; its logs are in {directory}", flush=True)
         return None
-    except _Stopped:
+    except (_Stopped, pytest.skip.Exception):
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return counts

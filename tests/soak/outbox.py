@@ -36,7 +36,7 @@ def run(round: Round) -> Counts:
         _write_file(round.directory, server.url, proxy.url, queue, lane_by)
         runner = stack.enter_context(running(round.directory))
         eventually(lambda: is_streaming(server.url), seconds=240)
-        with Producer(server.url, NAME, paced_by=queue) as producer:
+        with Producer(server.url, NAME, paced_by=queue, seed=round.seed) as producer:
             for fault, messages in plan:
                 queue.wait_for_more(messages)
                 _inject(fault, runner, server, proxy)

@@ -14,9 +14,9 @@ from tests.support.stories.pipeline_process import Runner, settle, write_file
 from tests.support.waiting import eventually
 
 TAKEOVERS = 2
-# They count only in the run that delivers. Late enough that some entries have come before.
-POINTS = ("batch.begin", "sink.written", "pipeline.lease_renewal")
-MIN_HIT = 4
+# With the hits of which one kills. They count only in the run that delivers, and come when the other one stands by, which
+# takes ten seconds to start.
+POINTS = {"batch.begin": (60, 160), "sink.written": (60, 160), "pipeline.lease_renewal": (4, 9)}
 MORE_ENTRIES = 50
 
 
@@ -25,6 +25,8 @@ def run(round: Round) -> Counts:
     seed = choose.randrange(2**31)
     plan = [_draw(choose) for _ in range(TAKEOVERS)]
     faults: list[str] = []
+    # Whether the run that took over had been ready to when the other one died.
+    stood_by: list[str] = []
     with EmbeddedPostgres(postgres_settings(18)) as source, EmbeddedPostgres(postgres_settings(18)) as target:
         create_accounts(source.url, target.url)
         urls, tables = {"source": source.url, "target": target.url}, [f"public.{name}" for name in NAMES]
@@ -45,19 +47,22 @@ def run(round: Round) -> Counts:
                         wait_for_entries(target.url, entries, leader.require_life)
                         leader.end()
                     faults.append(term or f"leader+{entries}")
+                    stood_by.append("stood-by" if _stands_by(standby) else "started")
                     # Only the other run can deliver what comes now. If it dies at a failpoint instead, it has begun to.
                     if not following:
                         wait_for_entries(target.url, MORE_ENTRIES, standby.require_life)
             found = settle(runs[-1], source.url, target.url, NAMES)
             assert runs[-1].stop() == 0
         backwards = steps_back(target.url)
-    return Counts(found.rows, found.lost + found.ghosts, found.twice, backwards, faults=tuple(faults))
+    return Counts(
+        found.rows, found.lost + found.ghosts, found.twice, backwards, faults=tuple(faults), variant=tuple(stood_by)
+    )
 
 
 def _draw(choose: random.Random) -> tuple[str, int]:
     """How the run that delivers is killed: at a failpoint, or after so many more entries."""
     point, entries = choose.choice([*POINTS, ""]), choose.randint(1, 500)
-    return (f"{point}=kill@{choose.randint(MIN_HIT, MIN_HIT + 5)}" if point else ""), entries
+    return (f"{point}=kill@{choose.randint(*POINTS[point])}" if point else ""), entries
 
 
 def _start(round: Round, number: int, term: str) -> Runner:
@@ -68,7 +73,11 @@ def _start(round: Round, number: int, term: str) -> Runner:
 
 def _is_there(run: Runner) -> bool:
     """Whether a run stands by, or has taken over already."""
-    return "ready to take over" in run.log or _delivers(run)
+    return _stands_by(run) or _delivers(run)
+
+
+def _stands_by(run: Runner) -> bool:
+    return "ready to take over" in run.log
 
 
 def _delivers(run: Runner) -> bool:

@@ -31,6 +31,7 @@ class Failpoints:
         return self._names - self.fired
 
     def wait_for(self, name: str, seconds: float = 120) -> None:
+        """Wait until a process is at the point; one that it kills may live for a moment longer."""
         eventually(lambda: name in self.fired, seconds=seconds)
 
 

@@ -112,8 +112,11 @@ class LeakGuard:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
-        yield
-        left = self._left()
+        try:
+            yield
+        finally:
+            # Also after a fixture that fails: the next test is not blamed for what this one leaves.
+            left = self._left()
         if left:
             pytest.fail(f"left behind: {'; '.join(left)}", pytrace=False)
 

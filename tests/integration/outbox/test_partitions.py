@@ -345,7 +345,7 @@ def test_a_transaction_that_writes_elsewhere_delays_a_drop_and_is_not_held_up(ol
 def test_writers_behind_a_drop_that_waits_wait_no_longer_than_it(old, writer, outbox_url):
     save_checkpoint(old)
     outbox.publish_sync(writer, "t", "y", 1)
-    with ThreadPoolExecutor(1) as pool, closing(psycopg.connect(outbox_url, options="-c statement_timeout=3s")) as third:
+    with ThreadPoolExecutor(1) as pool, closing(psycopg.connect(outbox_url, options="-c statement_timeout=10s")) as third:
         dropping = pool.submit(drop_partitions, old, LATER)
         while not dropping.done():
             outbox.publish_sync(third, "t", "y", 2)

@@ -93,7 +93,7 @@ def test_a_handler_that_blocks_beyond_its_time_is_taken_over_and_its_mark_is_ref
         else:
             taken_over.set()
 
-    workers = [worker_with(block, settings=quick(lease=SHORT), timeout="0.2s") for _ in range(2)]
+    workers = [worker_with(block, settings=quick(lease=SHORT), timeout="1s") for _ in range(2)]
     id = queue.enqueue_sync(connection, "send")
     with Elsewhere(workers[0], queue_url), Elsewhere(workers[1], queue_url):
         eventually(lambda: sum(worker.counts.done for worker in workers) == 1)

@@ -79,8 +79,7 @@ async def test_leases_are_renewed_and_jobs_fail_and_are_cancelled(pooled, connec
         if job.payload == "fail":
             raise ValueError
         # So often that a statement which was prepared somewhere would have been missed.
-        while job.payload == "cancel" or worker.counts.renewed < 8:
-            await asyncio.sleep(0.02)
+        await (asyncio.Event().wait() if job.payload == "cancel" else until(lambda: worker.counts.renewed >= 8))
 
     settings = quick(lease=timedelta(seconds=1.2), listens=False)
     worker = worker_with(handle, settings=settings, retry=queue.FullJitter(most=1))

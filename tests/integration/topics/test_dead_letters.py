@@ -32,23 +32,25 @@ def dead(connection):
     return {letter.message_offset: letter for letter in topics.list_dead_sync(connection, "single", "billing")}
 
 
-async def read_until_poisoned(url, settings):
-    """What was given out until a member met the number 7, and ended for that."""
+async def read_until_poisoned(url, connection, settings):
+    """What was given out until a member met the number 7, and ended for that, or until all is dealt with."""
     given: list[int] = []
     async with reading(url, "single", "billing", settings) as member:
-        while await given_soon(member, given):
+        while await is_given_more(member, connection, given):
             if 7 in given:
                 break
     return given
 
 
-async def given_soon(member, given):
-    """Whether something was given out, and committed if it is not poisoned."""
-    try:
-        async with asyncio.timeout(1):
-            batch = await member.next()
-    except TimeoutError:
+async def is_given_more(member, connection, given):
+    """Whether something was given out, and committed if it is not poisoned, before all was dealt with."""
+    asking = asyncio.create_task(member.next())
+    await until(lambda: asking.done() or topics.read_lag_sync(connection, "single", "billing")[0].lag == 0)
+    if not asking.done():
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
         return False
+    batch = asking.result()
     given += numbers(batch.messages)
     if 7 not in numbers(batch.messages):
         await batch.commit()
@@ -58,7 +60,7 @@ async def given_soon(member, given):
 @MODES
 async def test_what_ends_its_readers_again_and_again_is_put_aside(topics_url, connection, single, mode):
     settings = quick(mode=mode, max_attempts=3, max_messages=10, lease=timedelta(seconds=30))
-    runs = [await read_until_poisoned(topics_url, settings) for _ in range(6)]
+    runs = [await read_until_poisoned(topics_url, connection, settings) for _ in range(6)]
     # Three times together with others, once alone, and never again.
     assert [7 in run for run in runs] == [True, True, True, True, False, False]
     assert set(dead(connection)) == {7}

@@ -417,8 +417,8 @@ async def test_polls_of_an_idle_group_write_nothing(topics_url, connection, orde
 async def test_a_member_renews_by_few_updates_which_leave_no_trace_in_an_index(topics_url, connection, orders):
     updates = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'topic_member'"
     lease = timedelta(milliseconds=600)
+    began = time.monotonic()
     async with reading(topics_url, "orders", "billing", quick(lease=lease)), reading(topics_url, "orders", "billing"):
-        began = time.monotonic()
         # Statistics come from members with a delay; that there are some is waited for, and too many would be there by then.
         await until(lambda: connection.execute(updates).fetchone()[0] >= 3)
         updated, hot = connection.execute(updates).fetchone()

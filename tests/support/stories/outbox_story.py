@@ -82,9 +82,11 @@ class Producer:
         write: Write = publish_messages,
         is_fast: bool = False,
         paced_by: "Queue | None" = None,
+        seed: int = 0,
     ) -> None:
         """The number of the `first` writer is part of the keys. With `is_fast` they make no pauses.
 
+        What they write follows from the `seed`; when, they and the machine decide.
         `paced_by` a queue, they wait when it does not follow.
         """
         self._pause = 0 if is_fast else _PAUSE_SECONDS
@@ -94,7 +96,7 @@ class Producer:
         self._undone: list[Message] = []
         self._errors: list[BaseException] = []
         numbers = range(first, first + writers)
-        self._threads = [Thread(target=self._run, args=[number, random.Random(number)]) for number in numbers]
+        self._threads = [Thread(target=self._run, args=[number, random.Random(f"{seed} {number}")]) for number in numbers]
 
     def __enter__(self) -> Self:
         for thread in self._threads:

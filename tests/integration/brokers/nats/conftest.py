@@ -18,7 +18,7 @@ def access(nats: EmbeddedNats) -> NatsAccess:
 @pytest.fixture
 def hasty(nats: EmbeddedNats) -> NatsAccess:
     """Gives up soon."""
-    return NatsAccess(url=nats.url, timeout=timedelta(seconds=1))
+    return NatsAccess(url=nats.url, timeout=timedelta(seconds=2))
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ async def test_a_request_that_nobody_answers_is_an_error_once_the_time_is_up(acc
     client = await connect(access)
     await client.subscribe("deaf.ears")
     await client.flush()
-    with Link(hasty) as link, pytest.raises(BrokerUnavailable, match=r"no answer .* on 'deaf\.ears' within 1 s"):
+    with Link(hasty) as link, pytest.raises(BrokerUnavailable, match=r"no answer .* on 'deaf\.ears' within 2 s"):
         link.request("deaf.ears", b"")
     await client.close()
 
@@ -72,7 +72,7 @@ def test_a_host_that_has_no_address_is_an_error(access):
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", BrokerError, "does not speak the NATS protocol"),
         (b"", BrokerUnavailable, "hung up before it let us in"),
-        (None, BrokerUnavailable, "no answer within 0.3 s"),
+        (None, BrokerUnavailable, "no answer within 1 s"),
     ],
 )
 def test_what_is_no_nats_server_is_told_apart(greeting, kind, message):
@@ -90,7 +90,7 @@ def test_what_is_no_nats_server_is_told_apart(greeting, kind, message):
         greeter.start()
         url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(kind, match=message):
-            Link(NatsAccess(url=url, timeout=timedelta(seconds=0.3)))
+            Link(NatsAccess(url=url, timeout=timedelta(seconds=1)))
         greeter.join()
         peers[0].close()
 

@@ -237,7 +237,7 @@ def test_a_connection_that_falls_silent_is_replaced(nats, stream):
 
 def test_a_server_that_stays_away_is_an_error_once_the_time_is_up(nats, stream):
     with Proxy(nats.url) as proxy:
-        with Publisher(NatsAccess(url=proxy.url, timeout=timedelta(seconds=1))) as publisher:
+        with Publisher(NatsAccess(url=proxy.url, timeout=timedelta(seconds=2))) as publisher:
             proxy.refuse = True
             proxy.cut()
             with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1"):

@@ -296,10 +296,10 @@ async def test_statuses_wait_while_the_database_is_away(start_relay, client, que
     arrived = queue()
     with Proxy(outbox_url) as proxy:
         relay = await start_relay(url=proxy.url, save_every=timedelta(milliseconds=300))
-        sent = await publish_many(relay, client, arrived.name, 30)
-        await eventually(lambda: relay.counts.published == 30)
         proxy.refuse = True
         proxy.cut()
+        sent = await publish_many(relay, client, arrived.name, 30)
+        await eventually(lambda: relay.counts.published == 30)
         sent += await publish_many(relay, client, arrived.name, 30)
         await eventually(lambda: relay.counts.published == 60)
         assert statuses(outbox_url) == {"pending": 60}
@@ -390,7 +390,8 @@ async def test_a_row_that_is_published_already_when_it_is_marked_is_a_suspected_
     start_relay, client, queue, outbox_url
 ):
     arrived = queue()
-    relay = await start_relay(save_every=SECOND)
+    # Long enough for the update to come before.
+    relay = await start_relay(save_every=4 * SECOND)
     await publish_many(relay, client, arrived.name, 2)
     await client.execute("update headwater.outbox_message set status = 'published'")
     await eventually(lambda: relay.counts.saves == 1)

@@ -49,16 +49,15 @@ async def test_what_a_dead_instance_had_is_taken_over_when_its_lease_ends(start_
     survivor = await start_relay(revive_every=MOMENT)
     await client.execute(
         "insert into headwater.outbox_message (topic, type, payload, locked_by, locked_until) "
-        "values (%s, 'Held', '1', 'dead', clock_timestamp() + interval '2 s')",
+        "values (%s, 'Held', '1', 'dead', clock_timestamp() + interval '1 hour')",
         [arrived.name],
     )
     swept = survivor.counts.sweeps
     await eventually(lambda: survivor.counts.sweeps > swept + 1)
     assert arrived.ids() == [], "it is another's"
+    await client.execute("update headwater.outbox_message set locked_until = clock_timestamp()")
     await eventually(lambda: len(arrived.ids()) == 1)
     await eventually(lambda: statuses(outbox_url) == {"published": 1})
-    (row,) = rows(outbox_url, "published_at - created_at > interval '1.5 s' as is_late")
-    assert row["is_late"]
 
 
 async def test_an_event_whose_lease_has_ended_is_not_sent_by_the_one_who_had_it(start_relay, client, queue, outbox_url):

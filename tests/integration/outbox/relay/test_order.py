@@ -107,7 +107,7 @@ async def test_what_was_read_before_another_had_the_lanes_is_not_sent(
 ):
     """As when the application blocks its event loop for longer than the lease, and another sends these events and more."""
     arrived = queue()
-    lease = timedelta(seconds=2.5)
+    lease = timedelta(seconds=4.5)
     stalls: list[object] = []
     fetch = Session.fetch
 
@@ -125,7 +125,7 @@ async def test_what_was_read_before_another_had_the_lanes_is_not_sent(
         return found
 
     monkeypatch.setattr(Session, "fetch", stalling)
-    relay = await start_relay(lease=lease, confirm_timeout=timedelta(milliseconds=200), **HASTY)
+    relay = await start_relay(lease=lease, confirm_timeout=timedelta(seconds=1), **HASTY)
     async with relay.transaction(client) as tx:
         await tx.publish(arrived.name, "Old", 1, key="a")
     await eventually(lambda: stalls)

@@ -87,11 +87,11 @@ async def test_stop_does_not_wait_longer_than_its_deadline_for_a_broker_that_nev
 async def test_stop_says_what_it_could_not_write_down(start_relay, client, queue, outbox_url):
     arrived = queue()
     with Proxy(outbox_url) as proxy:
-        relay = await start_relay(url=proxy.url, save_every=timedelta(milliseconds=500))
-        await publish_many(relay, client, arrived.name, 10)
-        await eventually(lambda: relay.counts.published == 10)
+        relay = await start_relay(url=proxy.url)
         proxy.refuse = True
         proxy.cut()
+        await publish_many(relay, client, arrived.name, 10)
+        await eventually(lambda: relay.counts.published == 10)
         leftover = await relay.stop(SECOND)
     assert leftover == Leftover(unsaved=10)
     assert len(arrived.ids()) == 10
