@@ -22,9 +22,13 @@ from tests.support.leak_guard import LeakGuard, root_logger_restored
 from tests.support.servers.embedded import MAJORS, fresh_database, start_nats, start_postgres
 from tests.support.servers.spark_session import quick_session
 
-# Whoever starts the tests in the background of a shell has them, and the programs that they start, ignore Ctrl-C.
+# Tests that run in the background of a shell, and the programs that they start, would ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# These would leave servers behind: they end the run as Ctrl-C does.
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_DFL:
+        signal.signal(_number, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code. The same examples each time; `make soak` tries
 # others, and more of them.
@@ -50,8 +54,11 @@ _TEARDOWN_SECONDS = 120
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # With workers, the process that directs them runs no tests.
+    # With workers, the process that directs them runs no tests, and would not say which path it was that they did not find.
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        for argument in config.args:
+            if not Path(config.invocation_params.dir, argument.partition("::")[0]).exists():
+                raise pytest.UsageError(f"file or directory not found: {argument}")
         return
     config.pluginmanager.register(LeakGuard(os.environ.get("PYTEST_XDIST_WORKER", "alone")), "leak guard")
 

@@ -31,9 +31,13 @@ def test_a_client_killed_under_load_loses_nothing_and_keeps_the_order(
                 assert points.fired == {"slot.confirm"}
                 # In the middle of printing, and of a backlog that has gathered while no client ran.
                 client.run_until_bytes(100_000 * number)
+            # Four reports, one each second, while it prints no more than a pipe holds.
+            (directory := tmp_path / "unread").mkdir()
+            unread = Failpoints(directory, "slot.confirm=kill@4")
+            assert client.run_unread_until_failpoint(unread.environment) == -signal.SIGKILL
         client.run_to_the_end()
         found = compare(connection, client.runs)
-    record_property("counts", f"client killed {2 * len(REPORTS)} times: {found}")
+    record_property("counts", f"client killed {2 * len(REPORTS) + 1} times: {found}")
     assert found.is_kept
     # It was a test of something: changes that were printed and not confirmed came again.
     assert found.repeated > 0

@@ -132,7 +132,10 @@ def test_the_build_server_runs_the_checks_and_the_tests():
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
 
     assert commands[0] == "set -euo pipefail"
-    assert [line for line in commands[1:] if not line.startswith("cd ")] == ["make --jobs=2 --keep-going check"]
+    assert [line for line in commands[1:] if not line.startswith("cd ")] == [
+        "export CI=true",
+        "make --jobs=2 --keep-going check",
+    ]
 
 
 def test_scripts_are_executable():

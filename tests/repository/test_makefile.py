@@ -73,6 +73,16 @@ def test_a_check_is_style_format_types_import_order_documentation_and_tests() ->
         assert f"/{command}" in planned or f" {command}" in planned, command
 
 
+@pytest.mark.timeout(60)
+def test_a_path_without_tests_is_named() -> None:
+    command = [sys.executable, "-m", "pytest", "-n", "2", "tests/unit/nothing.py::test_it"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (
+        4,
+        "ERROR: file or directory not found: tests/unit/nothing.py::test_it",
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

@@ -75,13 +75,16 @@ class SoakSettings:
 
 
 def main() -> int:
+    if sys.argv[1:]:
+        print("make soak: there are no arguments; set MINUTES, SEED and STORY as variables", file=sys.stderr)
+        return _USAGE
     try:
         given = SoakSettings.parse(os.environ)
     except ValueError as exc:
         print(f"make soak: {exc}", file=sys.stderr)
         return _USAGE
-    # Both end the servers of a round, as the end of the round would.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # All of them end the servers of a round, as the end of the round would.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     sys.unraisablehook = _stop_again
     print(f"soak: {given.minutes:g} minutes, first seed {given.seed}, stories {', '.join(given.stories)}")

@@ -93,6 +93,14 @@ def test_what_cannot_be_armed_gets_one_clear_line_and_ends_the_process(armed: st
     assert ended.stderr.startswith(f"{VARIABLE}: {said}")
 
 
+def test_every_command_refuses_what_cannot_be_armed() -> None:
+    command = [sys.executable, "-m", "headwater.cli", "--version"]
+    given = {**os.environ, VARIABLE: "nothing=kill"}
+    ended = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
+
+
 @pytest.mark.parametrize("directory", ["", "missing", __file__])
 def test_a_log_that_is_no_directory_gets_one_clear_line_and_ends_the_process(directory: str) -> None:
     ended = run("sink.written=kill", **{LOG_VARIABLE: directory})

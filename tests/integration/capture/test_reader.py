@@ -69,14 +69,17 @@ def test_nothing_is_confirmed_by_stopping(database):
 
 
 def test_event_ids_are_the_same_after_a_replay(database):
-    with prepare(database, "insert into item values (1), (2)"):
+    with prepare(database) as connection:
+        for n in range(3):
+            connection.execute("insert into item values (%s), (%s)", [2 * n, 2 * n + 1])
         replays = []
-        for _ in range(2):
-            with Capture(settings(database)) as capture:
-                changes = collect(capture, count(2), confirm=False)
+        # Also when the changes come in other batches.
+        for cut in ({}, {"batch_bytes": 1}):
+            with Capture(settings(database, **cut)) as capture:
+                changes = collect(capture, count(6), confirm=False)
                 replays.append([capture.lineage.event_id(change.position) for change in changes])
     assert replays[0] == replays[1]
-    assert len(set(replays[0])) == 2
+    assert len(set(replays[0])) == 6
 
 
 def test_a_busy_table_that_is_not_published_does_not_hold_back_the_slot(any_database):

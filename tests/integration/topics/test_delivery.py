@@ -4,15 +4,18 @@ import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 
 import psycopg
 import pytest
 
 from headwater import topics
+from headwater.embedded import EmbeddedPostgres
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.connect import connect, connect_sync
 from headwater.topics import Message, Subscriber
+from tests.support.servers.embedded import postgres_settings
 from tests.support.servers.tcp_proxy import Proxy
 from tests.support.topics.subscribers import numbers, owners, quick, reading, running, until
 
@@ -77,6 +80,23 @@ async def test_at_most_once_never_repeats_what_a_killed_member_had(topics_url, c
         topics.append_sync(connection, orders, [Message(100, key="100")])
         received += numbers(await heir.collect(1))
     assert sorted(given + received) == list(range(101))
+
+
+async def test_at_most_once_never_repeats_what_it_gave_out_before_the_server_was_killed():
+    # What was only to be written to the WAL, and was not, is gone with the server.
+    with EmbeddedPostgres(postgres_settings(18, wal_writer_delay="10s")) as server:
+        with closing(connect_sync(server.url)) as connection:
+            topics.prepare_topics(connection)
+            append(connection, topics.create_sync(connection, "orders"), 20)
+        settings = quick(delivery="at-most-once", max_messages=10, lease=timedelta(seconds=1))
+        async with reading(server.url, "orders", "billing", settings) as member:
+            given = numbers((await member.next()).messages)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+        async with reading(server.url, "orders", "billing", settings) as heir:
+            received = numbers(await heir.collect(10))
+    assert not set(given) & set(received)
+    assert sorted(given + received) == list(range(20))
 
 
 async def test_at_most_once_gives_out_nothing_that_is_somebody_elses(topics_url, connection, orders):

@@ -408,10 +408,15 @@ async def test_behind_a_pooler_prepared_statements_that_are_lost_are_done_withou
 
 async def test_polls_of_an_idle_group_write_nothing(topics_url, connection, orders):
     append(connection, orders, 10)
-    async with reading(topics_url, "orders", "billing") as one, reading(topics_url, "orders", "billing") as other:
-        await asyncio.gather(one.has_nothing(0.3), other.has_nothing(0.3), return_exceptions=True)
-        await spread(one, other)
-        assert await writes_nothing(connection, lambda: spread(one, other))
+    async with reading(topics_url, "orders", "billing") as one:
+        await one.collect(10)
+        async with reading(topics_url, "orders", "billing") as other:
+            assert await come_to([1, 1], connection, one, other)
+            # So that both have committed something, which they need not say again.
+            append(connection, orders, 10)
+            await asyncio.gather(one.collect(1), other.collect(1))
+            await spread(one, other)
+            assert await writes_nothing(connection, lambda: spread(one, other))
 
 
 async def test_a_member_renews_by_few_updates_which_leave_no_trace_in_an_index(topics_url, connection, orders):

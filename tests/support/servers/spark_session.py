@@ -7,6 +7,7 @@ repository, one for each Java and PySpark, and passed over when it does not fit.
 
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from headwater.embedded.directory import make_directory
 from headwater.spark.session import build_session, end_session
 from headwater.spark.warm_up import warm_up
 from tests.support.servers.forked_python import forked_python
+from tests.support.waiting import eventually
 
 # Good for a start, not for throughput.
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
@@ -71,7 +73,12 @@ def quick_session() -> Iterator[SparkSession]:
         session.sparkContext.pythonExec = str(python)
         _pythons.append(python)
         # By which Java calls `foreachBatch`: else the first test that has one would seem to leave its port behind.
-        ensure_callback_server_started(session.sparkContext._gateway)
+        gateway = session.sparkContext._gateway
+        assert gateway is not None
+        ensure_callback_server_started(gateway)
+        # Its port is bound by then; a thread has it listen, a moment later on a busy machine.
+        listener = gateway._callback_server.server_socket
+        eventually(lambda: listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         try:
             yield session
         finally:
@@ -93,6 +100,9 @@ def _class_archive(java: Path) -> Path | None:
     with archive.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
+            # Of processes that were ended while they wrote it.
+            for partial in folder.glob(f"{archive.stem}.[0-9]*"):
+                partial.unlink()
             command = [sys.executable, "-m", "tests.support.servers.spark_session", str(archive)]
             subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=2 * _ARCHIVE_TIMEOUT.total_seconds())
     return archive

@@ -20,6 +20,7 @@ from tests.support.waiting import eventually
 # WAL that the load may be ahead of the client: a backlog of a second or two.
 _MOST_AHEAD_BYTES = 2 << 20
 _AHEAD = "select pg_current_wal_lsn() - confirmed_flush_lsn from pg_replication_slots where slot_name = 'hw'"
+_COMMAND = (sys.executable, "-m", "headwater.cli", "tail", "--slot", "hw", "--publication", "pub", "--json")
 # About a hundred transactions a second: the client keeps up, so it dies at the edge of the stream as well as in a backlog.
 _PAUSE_SECONDS = 0.01
 
@@ -96,7 +97,16 @@ class TailClient:
         """Run until a failpoint ends it; returns the exit code."""
         before, client, output = self._start(environment)
         code = client.wait(timeout=120)
-        self._add(before, output)
+        self._add(before, output.read_bytes())
+        return code
+
+    def run_unread_until_failpoint(self, environment: Mapping[str, str]) -> int:
+        """As `run_until_failpoint`, with nobody who reads what it prints: most of what it has read from the slot is not."""
+        before = confirmed_flush(self._connection)
+        with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, env=self._environment(environment)) as client:
+            assert client.stdout is not None
+            code = client.wait(timeout=120)
+            self._add(before, client.stdout.read())
         return code
 
     def run_until_bytes(self, size: int) -> None:
@@ -110,24 +120,25 @@ class TailClient:
         eventually(look, seconds=60)
         client.kill()
         client.wait()
-        self._add(before, output)
+        self._add(before, output.read_bytes())
 
     def run_to_the_end(self) -> None:
         """Run until all that has committed is printed."""
         before, client, output = self._start({}, "--once")
         assert client.wait(timeout=120) == 0
-        self._add(before, output)
+        self._add(before, output.read_bytes())
 
     def _start(self, environment: Mapping[str, str], *more: str) -> tuple[Lsn, subprocess.Popen[bytes], Path]:
         before, output = confirmed_flush(self._connection), self._directory / f"{len(self.runs)}.jsonl"
-        command = [sys.executable, "-m", "headwater.cli", "tail", "--slot", "hw", "--publication", "pub", "--json", *more]
         with output.open("wb") as file:
-            given = {**os.environ, "HEADWATER_URL": self._url, **environment}
-            return before, subprocess.Popen(command, stdout=file, env=given), output
+            return before, subprocess.Popen([*_COMMAND, *more], stdout=file, env=self._environment(environment)), output
 
-    def _add(self, before: Lsn, output: Path) -> None:
+    def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, "HEADWATER_URL": self._url, **added}
+
+    def _add(self, before: Lsn, printed: bytes) -> None:
         # The last line may be cut off: it was not printed whole, so nothing of its batch can have been confirmed.
-        lines = output.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = printed.decode().split("\n")[:-1]
         self.runs.append(Printed(before, [json.loads(line) for line in lines]))
 
 
@@ -165,7 +176,7 @@ def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
     accounts = {row[0]: row[1:] for row in connection.execute("select id, balance, v from account").fetchall()}
     seen = Counter(change["id"] for each in runs for change in each.changes)
     delivered = {c["after"]["id"]: c["after"]["v"] for each in runs for c in each.changes if c["table"] == "event"}
-    replayed = _replayed(runs)
+    replayed, astray = _replayed(runs)
     return Account(
         events=len(events),
         changes=len(seen),
@@ -174,7 +185,9 @@ def compare(connection: Connection, runs: Sequence[Printed]) -> Account:
         out_of_order=sum(each.positions != sorted(set(each.positions)) for each in runs),
         confirmed_again=sum(commit < each.confirmed_before for each in runs for commit, _ in each.positions),
         unconfirmed=sum(len(_unconfirmed(runs[:number], each.confirmed_before)) for number, each in enumerate(runs)),
-        wrong=len(set(delivered.items()) - set(events.items())) + len(set(replayed.items()) ^ set(accounts.items())),
+        wrong=astray
+        + len(set(delivered.items()) - set(events.items()))
+        + len(set(replayed.items()) ^ set(accounts.items())),
     )
 
 
@@ -183,14 +196,18 @@ def _unconfirmed(earlier: Sequence[Printed], confirmed: Lsn) -> set[tuple[Lsn, i
     return {position for each in earlier for position in each.positions if position[0] >= confirmed}
 
 
-def _replayed(runs: Sequence[Printed]) -> dict[int, tuple[int, str]]:
-    """The accounts as the changes leave them, applied in the order of their positions, each once."""
+def _replayed(runs: Sequence[Printed]) -> tuple[dict[int, tuple[int, str]], int]:
+    """The accounts as the changes leave them, applied in the order of their positions, each once.
+
+    And how many deletes were of rows that are not there.
+    """
     changes = {change["id"]: change for each in runs for change in each.changes if change["table"] == "account"}
     ordered = sorted(changes.values(), key=lambda change: (Lsn.parse(change["commit_lsn"]), change["ordinal"]))
     rows: dict[int, tuple[int, str]] = {}
+    astray = 0
     for change in ordered:
         if change["op"] == "d":
-            del rows[change["key"]["id"]]
+            astray += rows.pop(change["key"]["id"], None) is None
         else:
             rows[change["after"]["id"]] = (change["after"]["balance"], change["after"]["v"])
-    return rows
+    return rows, astray
