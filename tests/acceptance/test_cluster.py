@@ -16,7 +16,6 @@ from psycopg import sql
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
 from tests.support.servers.spark_cluster import Cluster, spark_cluster
-from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.waiting import eventually
 
 TABLES = ("account", "entry")
@@ -57,8 +56,7 @@ class Load:
 
 @contextmanager
 def _pipeline(directory: Path, source: str, target: str, cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
-    settings = {**quick_settings(java_home()), **cluster.settings}
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in settings.items())
+    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in cluster.settings.items())
     (directory / "headwater.toml").write_text(
         f"""
 name = "cluster"

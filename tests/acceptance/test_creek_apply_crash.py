@@ -28,7 +28,7 @@ from tests.support.creek.snapshot_answers import Answers
 from tests.support.creek.stream_feed import Feed
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import postgres_settings, shared_root
-from tests.support.servers.spark_session import java_home, quick_settings, story_environment
+from tests.support.servers.spark_session import story_environment
 from tests.support.stories.command_run import CommandRun, run_until_told
 from tests.support.waiting import eventually
 
@@ -182,7 +182,6 @@ def test_the_target_equals_the_source_whoever_is_killed(
         access = NatsAccess(url=nats.url, timeout=timedelta(seconds=60))
         given = {"NATS_URI": nats.url, "DB_URI": target.url}
         environment = {**os.environ, **story_environment(), **points.environment, **given}
-        environment["JDK_JAVA_OPTIONS"] = quick_settings(java_home())["spark.driver.extraJavaOptions"]
         # A process that is killed leaves its temporary files behind.
         environment["TMPDIR"] = str(tmp_path)
         with Source(access) as source, answering(access, source):

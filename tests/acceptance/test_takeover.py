@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import postgres_settings
-from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.stories.command_run import CommandRun, run_until_told
 from tests.support.waiting import eventually
 
@@ -105,7 +104,6 @@ def _ready(port: int) -> int:
 
 
 def _write_file(directory: Path, source: str, target: str) -> None:
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
     (directory / "headwater.toml").write_text(
         f"""
 name = "takeover"
@@ -117,7 +115,6 @@ type = "postgres"
 url = "{target}"
 [spark]
 master = "local[2]"
-{spark}
 """
     )
 

@@ -28,6 +28,7 @@ import pytest
 
 from tests.soak.story import Counts, Round, Story
 from tests.support.servers.embedded import shared_place
+from tests.support.servers.quick_java import ensure_archive, quick_java
 
 # In the order of their turns; each is a module with a function `run`.
 STORIES = (
@@ -135,6 +136,7 @@ def _soak(names: Sequence[str], seed: int, seconds: float) -> int:
     ends_at = time.monotonic() + seconds
     totals: list[Counts] = []
     try:
+        ensure_archive()
         stories: Mapping[str, Story] = {name: import_module(f"tests.soak.{name}").run for name in names}
         for number in itertools.count():
             name = names[number % len(names)]
@@ -174,6 +176,7 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         directory.mkdir(mode=0o711)
         # Processes that are killed leave their temporary files, which go with it.
         os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+        os.environ["JAVA_HOME"] = str(quick_java(directory))
         counts = story(Round(name, seed, directory))
         print(
             f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "

@@ -23,7 +23,7 @@ import pytest
 from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.directory import make_directory
 from tests.support.servers.embedded import PLACE_VARIABLE, shared_place, shared_root
-from tests.support.servers.spark_session import JAVA_FILES
+from tests.support.servers.quick_java import quick_java
 
 _GRACE_SECONDS = 15.0
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -75,8 +75,7 @@ class LeakGuard:
         # Servers run as users of their own, who have to pass.
         self.directory = Path(tempfile.mkdtemp(prefix=f"headwater-{worker}-", dir=shared_place()))
         self.directory.chmod(0o711)
-        # Shared by all tests of the worker, whichever comes first.
-        (self.directory / JAVA_FILES).mkdir()
+        os.environ["JAVA_HOME"] = str(quick_java(self.directory))
         # What was there when the last test had ended is there before the next one.
         self._before: _Found | None = None
         self._adopted = _Found()

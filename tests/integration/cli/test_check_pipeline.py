@@ -15,7 +15,6 @@ from headwater.postgres.connect import connect_sync
 from headwater.postgres.migrate import Component, migrate
 from headwater.spark.state import Phase, Report, fetch_server_position, save_report
 from tests.support.servers.embedded import fresh_database
-from tests.support.servers.spark_session import java_home, quick_settings
 
 FILE = """
 name = "shop"
@@ -213,8 +212,7 @@ def test_a_target_that_is_fit_is_ok(source, postgres18, check):
 @pytest.mark.timeout(300)
 def test_a_transform_is_tried_before_a_run(source, tmp_path):
     """In a process of its own: the check starts a Spark, and stops it."""
-    quick = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
-    rest = f'{NOOP}[transform]\nsql = "selec 1"\n[spark]\n{quick}\n'
+    rest = f'{NOOP}[transform]\nsql = "selec 1"\n'
     (tmp_path / "headwater.toml").write_text(FILE.format(slot=slot_of(source), rest=rest))
     command = [sys.executable, "-m", "headwater.cli", "check"]
 

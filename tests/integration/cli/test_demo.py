@@ -24,7 +24,6 @@ from headwater.embedded.process import Process
 from headwater.errors import SourceError
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
-from tests.support.servers.quick_java import quick_java
 from tests.support.servers.shared_spark import commands_on
 from tests.support.waiting import eventually
 
@@ -43,18 +42,15 @@ def temporary(tmp_path):
     return directory
 
 
-@pytest.fixture
-def java(tmp_path):
-    """A Java that starts quickly, for demos whose subject is not what a newcomer has."""
-    return quick_java(tmp_path)
-
-
 @contextmanager
-def started(temporary, *arguments, java=None):
-    """The program in a process of its own; killed at the end of the block, unless it has ended."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER_", "PG"))}
+def started(temporary, *arguments, is_newcomer=False):
+    """The program in a process of its own; killed at the end of the block, unless it has ended.
+
+    A newcomer has the Java of the machine, or that of the product, and no other.
+    """
+    unset = ("HEADWATER_", "PG", "JAVA_HOME") if is_newcomer else ("HEADWATER_", "PG")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
     environment |= {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
-    environment |= {"JAVA_HOME": str(java)} if java is not None else {}
     command = [sys.executable, "-m", "headwater.cli", "demo", *arguments]
     with subprocess.Popen(
         command,
@@ -127,7 +123,7 @@ def execute(url, *statements):
 
 
 def test_without_anything_configured_the_demo_delivers_all_and_finds_it_equal(temporary):
-    with started(temporary, "--seconds", "2", "--json") as program:
+    with started(temporary, "--seconds", "2", "--json", is_newcomer=True) as program:
         wait_for(program, "mixed traffic")
         running = children(program)
         output, errors = program.communicate()
@@ -228,8 +224,8 @@ def test_sigterm_while_spark_starts_stops_the_demo_and_its_server(spark, headwat
     assert list(temporary.iterdir()) == []
 
 
-def test_ctrl_c_while_changes_are_delivered_leaves_nothing_behind(temporary, database, java):
-    with started(temporary, "--seconds", "60", "--url", database, java=java) as program:
+def test_ctrl_c_while_changes_are_delivered_leaves_nothing_behind(temporary, database):
+    with started(temporary, "--seconds", "60", "--url", database) as program:
         wait_for(program, "mixed traffic")
         running = children(program)
         # From a terminal it goes to Java and its kin as well.

@@ -20,7 +20,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.postgres.connect import connect_sync
 from tests.support.servers.embedded import fresh_database
 from tests.support.servers.shared_spark import commands_on
-from tests.support.servers.spark_session import java_home, quick_settings, story_environment
+from tests.support.servers.spark_session import story_environment
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,7 +35,6 @@ def target(postgres18: EmbeddedPostgres) -> Iterator[str]:
 
 
 def _write_file(directory: Path, source: str, target: str, more: str = "") -> Path:
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
     file = directory / "headwater.toml"
     file.write_text(
         f"""
@@ -50,7 +49,6 @@ type = "postgres"
 url = "{target}"
 [spark]
 master = "local[2]"
-{spark}
 """
     )
     return file

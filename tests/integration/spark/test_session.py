@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from tests.support.servers.spark_session import java_home, quick_settings
-
 pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
@@ -16,10 +14,7 @@ from pyspark.errors import AnalysisException
 from headwater.spark.session import build_session
 
 before = dict(os.environ)
-java_options, java_home = sys.argv[1:]
-session = build_session(
-    "quiet", master="local[1]", settings={"spark.driver.extraJavaOptions": java_options}, java_home=Path(java_home)
-)
+session = build_session("quiet", master="local[1]")
 assert {key: value for key, value in os.environ.items() if "JAVA" in key} == {
     key: value for key, value in before.items() if "JAVA" in key
 }
@@ -35,8 +30,7 @@ session.stop()
 
 
 def test_a_session_is_silent_until_spark_logs_an_error_and_leaves_the_environment_as_it_was() -> None:
-    java = java_home()
-    command = [sys.executable, "-c", PROGRAM, quick_settings(java)["spark.driver.extraJavaOptions"], str(java)]
+    command = [sys.executable, "-c", PROGRAM]
 
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
 

@@ -10,7 +10,6 @@ from headwater.errors import TransformError
 from headwater.spark.settings import TransformSettings
 from headwater.spark.shape import ENVELOPE
 from headwater.spark.transform import apply_transform, check_transform
-from tests.support.servers.spark_session import java_home, quick_settings
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -139,8 +138,7 @@ from headwater.spark.settings import TransformSettings
 from headwater.spark.shape import ENVELOPE
 from headwater.spark.transform import apply_transform
 
-options, java_home = sys.argv[1:]
-spark = build_session("t", master="local[1]", settings={"spark.driver.extraJavaOptions": options}, java_home=Path(java_home))
+spark = build_session("t", master="local[1]")
 changes = spark.createDataFrame([(1, 0, 7, None, "c", "public", "orders", "k", None, "a", [])], ENVELOPE)
 print(apply_transform(changes, TransformSettings(function="in_workers:transform")).collect()[0].after)
 """
@@ -156,12 +154,10 @@ def transform(changes):
 def test_a_function_of_the_current_directory_is_found_by_python_workers_too(tmp_path):
     (tmp_path / "in_workers.py").write_text(MODULE)
     (tmp_path / "in_workers_too.py").write_text("def shout(text):\n    return text + '!'\n")
-    java = java_home()
-    options = quick_settings(java)["spark.driver.extraJavaOptions"]
     program = tmp_path / "elsewhere" / "program.py"
     program.parent.mkdir()
     program.write_text(PROGRAM)
-    command = [sys.executable, str(program), options, str(java)]
+    command = [sys.executable, str(program)]
 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
 

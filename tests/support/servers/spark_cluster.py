@@ -7,13 +7,11 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import psutil
 import pyspark
 
-from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.waiting import eventually
 
 _SPARK = Path(pyspark.__file__).parent
@@ -34,7 +32,6 @@ class Cluster:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": _quick_options(),
         }
 
     def executors(self) -> list[int]:
@@ -65,11 +62,6 @@ def spark_cluster(directory: Path, cores: int = 2) -> Iterator[Cluster]:
         _end(started)
 
 
-def _quick_options() -> str:
-    """Options of a Java that starts quickly: those of the tests' drivers, which have the same class path."""
-    return quick_settings(java_home())["spark.driver.extraJavaOptions"]
-
-
 def _is_registered(log: Path) -> bool:
     return "Successfully registered with master" in log.read_text(encoding="utf-8")
 
@@ -80,9 +72,6 @@ def _start(directory: Path, name: str, main: str, *arguments: str) -> subprocess
         "SPARK_HOME": str(_SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _quick_options(),
-        "HEADWATER_JAVA_HOME": str(java_home()),
-        "JAVA_HOME": str(files("headwater.spark").joinpath("java")),
     }
     command = [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", "127.0.0.1", "--webui-port", "0"]
     with (directory / f"{name}.log").open("wb") as log:

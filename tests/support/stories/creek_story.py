@@ -22,7 +22,6 @@ from headwater.model import Op
 from headwater.postgres.connect import Connection, connect_sync
 from tests.support.brokers.nats_streams import Stored, stored, whole
 from tests.support.servers.embedded import postgres_settings, shared_root
-from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.stories.creek_producer_process import Producer, free_port
 
 ACCOUNTS = 50
@@ -131,7 +130,6 @@ def staged() -> Iterator[Stage]:
     with nats, EmbeddedPostgres(postgres_settings(18, fsync="on")) as source:
         with closing(connect_sync(source.url)) as connection:
             connection.execute(_TABLES.encode())
-        java = java_home()
         environment = {
             "PG_URI": source.url,
             "PG_PUBLICATION_NAME": "crash",
@@ -140,8 +138,6 @@ def staged() -> Iterator[Stage]:
             "NATS_URI": nats.url,
             "NATS_TIMEOUT": "10s",
             "PROMETHEUS_PORT": str(free_port()),
-            "JAVA_HOME": str(java),
-            "JDK_JAVA_OPTIONS": quick_settings(java)["spark.driver.extraJavaOptions"],
         }
         yield Stage(source, nats, environment)
 

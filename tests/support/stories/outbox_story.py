@@ -31,7 +31,6 @@ from headwater.spark.sinks import Sink
 from headwater.spark.sinks.build import build_sinks
 from headwater.spark.state import Phase
 from tests.support.brokers.rabbitmq_node import RabbitmqNode
-from tests.support.servers.spark_session import java_home, quick_settings
 from tests.support.waiting import eventually
 
 NAME = "events"
@@ -428,7 +427,7 @@ def relay_once(spark: SparkSession, settings: PipelineSettings) -> None:
 
 def write_relay_file(directory: Path, checkpoint: Path, source: Mapping[str, object], sink: Mapping[str, object]) -> None:
     """The file of a pipeline from an outbox to a broker, for `headwater run`; `checkpoint` is Spark's."""
-    spark = {"master": "local[2]", **quick_settings(java_home())}
+    spark = {"master": "local[2]"}
     # JSON texts, numbers and truths are TOML, too.
     parts = {"[source]": {"type": "outbox", **source}, "[[sinks]]": sink, "[spark]": spark}
     lines = [f"name = {json.dumps(NAME)}", f"checkpoint = {json.dumps(str(checkpoint))}"]

@@ -18,7 +18,7 @@ from psycopg import sql
 from headwater.embedded import EmbeddedPostgres
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect_sync
-from tests.support.servers.spark_session import java_home, quick_settings, story_environment
+from tests.support.servers.spark_session import story_environment
 from tests.support.waiting import eventually
 
 # How long a target may take to become equal once nothing is written any more.
@@ -104,7 +104,6 @@ def run_once(directory: Path, environment: Mapping[str, str] | None = None) -> E
 
 def write_file(directory: Path, name: str, *, source: str, target: str, top: str = "", **keys: object) -> None:
     """A pipeline file from one database to another; `keys` are of the source, `top` are lines above it."""
-    spark = "\n".join(f'"{key}" = """{value}"""' for key, value in quick_settings(java_home()).items())
     lines = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
     (directory / "headwater.toml").write_text(
         f"""
@@ -118,7 +117,6 @@ type = "postgres"
 url = "{target}"
 [spark]
 master = "local[2]"
-{spark}
 """
     )
 

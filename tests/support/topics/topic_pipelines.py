@@ -10,13 +10,12 @@ from headwater.postgres.statements import fetch_sync
 from headwater.topics import Message, find_sync, number_sync
 from headwater.topics.frame import Framed, read_messages
 from headwater.topics.statements import read_frames
-from tests.support.servers.spark_session import java_home, quick_settings
 
 
 def write_pipeline(directory: Path, name: str, source: Mapping[str, object], sink: Mapping[str, object]) -> Path:
     """The file of a pipeline in a directory, which is made if it is missing."""
     directory.mkdir(exist_ok=True)
-    spark = {"master": "local[2]", **quick_settings(java_home())}
+    spark = {"master": "local[2]"}
     # JSON texts, numbers and truths are TOML, too.
     lines = [f"name = {json.dumps(name)}"]
     for header, values in {"[source]": source, "[[sinks]]": sink, "[spark]": spark}.items():
