@@ -34,7 +34,8 @@ test: ## Set up everything, also from Debian, and run all tests; ARGS="-k lsn -x
 	@scripts/install-debian $(DEBIAN_PACKAGES)
 	@scripts/setup dev
 	@scripts/prepare-tests
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	  --durations 10 $(ARGS)
 
 soak: ## Run stories with random faults: make soak [MINUTES=30] [SEED=N] [STORY=crash]
 	@scripts/install-debian $(DEBIAN_PACKAGES)

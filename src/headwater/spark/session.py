@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import sysconfig
 import threading
@@ -17,6 +18,7 @@ from types import FrameType, MappingProxyType
 from typing import Final
 
 import pyspark
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -163,11 +165,29 @@ def end_session(spark: SparkSession, *, patience: timedelta = _JAVA_PATIENCE) ->
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return
+    _hang_up(gateway)
     gateway.shutdown()
     gateway.proc.stdin.close()
     with suppress(TimeoutExpired):
         gateway.proc.wait(patience.total_seconds())
     SparkContext._gateway = SparkContext._jvm = None
+
+
+def _hang_up(gateway: JavaGateway) -> None:
+    """End the connections on which threads of this process wait for Java to call.
+
+    py4j waits for such a thread before it closes the connection, and the thread waits for Java. If Java does not learn that
+    its gateway is to be shut down, neither wait ends.
+    """
+    server = gateway.get_callback_server()
+    if server is None:
+        return
+    with server.lock:
+        connections = list(server.connections)
+    for connection in connections:
+        # A thread that ends at the same moment has closed it.
+        with suppress(AttributeError, OSError):
+            connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _quieten() -> None:

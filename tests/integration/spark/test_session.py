@@ -61,3 +61,23 @@ def test_a_spark_that_cannot_start_is_wrong_configuration(master: str, setting: 
 
     assert done.stderr.splitlines()[-1].startswith("headwater.errors.SettingsError: ")
     assert said in done.stderr.splitlines()[-1]
+
+
+ENDED = """
+from headwater.spark.session import build_session, end_session
+from headwater.spark.warm_up import warm_up
+
+session = build_session("deaf", master="local[1]")
+warm_up(session)
+gateway = session.sparkContext._gateway
+assert gateway.get_callback_server().connections, "Java has not called"
+gateway._gateway_client.shutdown_gateway = lambda: None
+end_session(session)
+print("ended")
+"""
+
+
+def test_a_session_ends_though_java_does_not_hear_that_its_gateway_is_shut_down() -> None:
+    """Threads that wait for calls of Java's would wait for it for ever, and py4j for them."""
+    done = subprocess.run([sys.executable, "-c", ENDED], check=True, capture_output=True, text=True, timeout=200)
+    assert done.stdout == "ended\n"
