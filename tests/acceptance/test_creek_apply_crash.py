@@ -42,6 +42,13 @@ SERVE = ("creek", "apply", "serve", "--prometheus-port", "0")
 LOADING = "loading snapshot"
 REQUESTS = "select state from _creek_consumer.requests"
 SNAPSHOT = "select _creek_consumer.snapshot('shop.public.account', 'clean')"
+# A worker dies with changes committed, and the planner with the offsets of a batch logged. Then a chunk is loaded and not
+# committed for long enough to kill its driver.
+POINTS = (
+    "postgres_sink.committed=kill@3",
+    "source.partitions=kill@3 after postgres_sink.committed",
+    "snapshot.loaded=sleep(60) after source.partitions",
+)
 
 
 class Source:
@@ -172,8 +179,7 @@ def test_the_target_equals_the_source_whoever_is_killed(
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    # A worker dies with changes committed, and a chunk is loaded and not committed for long enough to kill its driver.
-    points = Failpoints(tmp_path, "postgres_sink.committed=kill@3, snapshot.loaded=sleep(60) after postgres_sink.committed")
+    points = Failpoints(tmp_path, ", ".join(POINTS))
     with servers() as (nats, target):
         prepare_target(target.url)
         rows(target.url, "create table account (id int primary key, note text); create table entry (number int)")
@@ -186,14 +192,16 @@ def test_the_target_equals_the_source_whoever_is_killed(
         environment["TMPDIR"] = str(tmp_path)
         with Source(access) as source, answering(access, source):
             with serving(tmp_path, environment) as process:
-                points.wait_for("postgres_sink.committed")
-                # The consumer starts again when it knows of the worker; what it does until then it would do again.
-                eventually(lambda: "trying again in" in (tmp_path / "serve.log").read_text(errors="replace"), seconds=120)
+                points.wait_for("source.partitions")
+                # The consumer starts again when it knows of the worker, and of the planner; what it does until then it
+                # would do again.
+                log = tmp_path / "serve.log"
+                eventually(lambda: log.read_text(errors="replace").count("trying again in") >= 2, seconds=120)
                 before = entries(target.url)
                 eventually(lambda: entries(target.url) > before, seconds=120)
                 rows(target.url, SNAPSHOT)
                 points.wait_for("snapshot.loaded")
-                assert process.poll() is None, (tmp_path / "serve.log").read_text(errors="replace")[-3000:]
+                assert process.poll() is None, log.read_text(errors="replace")[-3000:]
             assert [state for (state,) in rows(target.url, REQUESTS)] == ["running"]
 
             def go_on(serve: CommandRun) -> None:
@@ -216,7 +224,7 @@ def test_the_target_equals_the_source_whoever_is_killed(
             lost, twice = set(range(source.entries + 1)) - set(numbers), len(numbers) - len(set(numbers))
             record_property(
                 "counts",
-                f"creek consumer crash: consumer, worker, NATS and target killed; {source.entries} transactions, "
+                f"creek consumer crash: consumer, worker, planner, NATS and target killed; {source.entries} transactions, "
                 f"lost {len(lost)}, repeated {twice}",
             )
             assert (lost, twice) == (set(), 0)

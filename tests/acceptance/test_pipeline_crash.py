@@ -24,16 +24,17 @@ from tests.support.stories.pipeline_thread import pipeline_thread
 from tests.support.waiting import eventually
 
 # Each process of the driver ends at the last of its points. Before that, two workers of the first process die, and in the
-# second one a worker once and the planner twice.
+# second one a worker once and the planner twice; it ends as it renews its lease, with a batch begun that has no task.
 WORKERS = ("postgres_sink.applied=kill@2", "postgres_sink.committed=kill@2 after postgres_sink.applied")
 FIRST = (*WORKERS, "sink.written=kill@3 after postgres_sink.committed")
 SECOND = (
     "postgres_sink.applied=kill@2",
     "source.partitions=kill@4 after postgres_sink.applied",
     "slot.confirm=kill@3 after source.partitions",
-    "batch.begin=kill@3 after slot.confirm",
+    "batch.begin=sleep(60)@3 after slot.confirm",
+    "pipeline.lease_renewal=kill after batch.begin",
 )
-# Nothing of the last run is killed, so it is a thread of the tests.
+# Nothing of the last run is killed, so it is a thread of the tests. It loses its lease, and takes it again.
 LAST = ("pipeline.lease_renewal=error@5",)
 
 pytestmark = pytest.mark.timeout(300)

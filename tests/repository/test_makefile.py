@@ -5,10 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
+import tests.soak
+from tests.soak.__main__ import STORIES
 from tests.support.servers.embedded import PLACE_VARIABLE, shared_place
 from tests.support.waiting import eventually
 
@@ -190,6 +194,7 @@ sys.exit(main())
             0,
             "1 rounds: committed 10, lost 0, repeated 3 of at most 3 ",
         ),
+        ("Counts(0)", 1, "violation: replay it with "),
         ("Counts(10, lost=1)", 1, "violation: replay it with `make soak MINUTES=1 STORY=mutations SEED=7`"),
         ("Counts(10, repeated=4, allowed_repeats=3)", 1, "violation: replay it with "),
         ("Counts(10, out_of_order=1)", 1, "violation: replay it with "),
@@ -204,6 +209,12 @@ def test_a_soak_ends_at_the_first_violation_with_the_command_that_replays_it(
     assert ended.stdout.splitlines()[-1].startswith(last)
     # The logs of a round that failed are kept.
     assert [path.name.rpartition("-")[0] for path in tmp_path.iterdir()] == ["headwater-soak-mutations-7"] * code
+
+
+@pytest.mark.timeout(60)
+def test_every_module_of_the_soak_with_a_run_is_a_story() -> None:
+    modules = [import_module(f"tests.soak.{module.name}") for module in iter_modules(tests.soak.__path__)]
+    assert sorted(STORIES) == sorted(module.__name__.rpartition(".")[2] for module in modules if hasattr(module, "run"))
 
 
 @pytest.mark.timeout(60)

@@ -1,9 +1,10 @@
 """`make soak [MINUTES=30] [SEED=N] [STORY=NAME]`: rounds of stories until the time is over.
 
-Each round prints a line: story, seed, committed, lost, repeated, out of order, the variant that was drawn, and the faults in
-their order. The first violation ends the soak with exit code 1 and the command that replays it. Without SEED the first seed
-is drawn; the seeds of later rounds count up from there, and the stories take turns. The three are variables of the
-environment: make passes those of its command line on.
+Each round prints a line: story, seed, committed, lost, repeated, out of order, the variant that was drawn, the faults in
+their order, and in parentheses what depended on the machine. The first violation ends the soak with exit code 1 and the
+command that replays it; a round that has committed nothing is one, too. Without SEED the first seed is drawn; the seeds of
+later rounds count up from there, and the stories take turns. The three are variables of the environment: make passes those
+of its command line on.
 """
 
 import itertools
@@ -180,7 +181,7 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         counts = story(Round(name, seed, directory))
         print(
             f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f} {counts.committed:>10} {counts.lost:>6} "
-            f"{counts.repeated:>9} {counts.out_of_order:>9}  {' '.join((*counts.variant, *counts.faults))}",
+            f"{counts.repeated:>9} {counts.out_of_order:>9}  {counts}",
             flush=True,
         )
         if counts.is_violation:

@@ -1,6 +1,6 @@
 """A relay from an outbox to RabbitMQ whose parts are killed, whose broker is cut off and whose slot is dropped, in turn.
 
-Committed are messages. Each fault that ends a batch may repeat what the batch had; the loss of a slot repeats nothing.
+Committed are messages. Each fault that ends a batch may repeat that batch; the loss of a slot repeats nothing.
 """
 
 from contextlib import ExitStack
@@ -17,8 +17,11 @@ from tests.support.stories.pipeline_process import Runner, kill, running
 from tests.support.waiting import eventually
 
 _FAULTS = ("driver", "worker", "planner", "broker", "slot")
-# The least that a batch may have, more messages than that can hold, and the most that a part of the table has.
-_BATCH, _MOST_REPEATS, _RECOVERY_ROWS = "64KiB", 450, 200
+# The least that `max_bytes` of a batch may be, and how many rows a chunk of a recovery has.
+_BATCH_BYTES, _RECOVERY_ROWS = 65_536, 200
+# By one fault: the messages of a batch. Each is an insert of at least 181 bytes in pgoutput, which is that of message 1 of a
+# key; a chunk of a recovery has fewer messages.
+_MOST_REPEATS = _BATCH_BYTES // 181
 
 
 def run(round: Round) -> Counts:
@@ -57,7 +60,7 @@ def run(round: Round) -> Counts:
 
 
 def _write_file(directory: Path, source: str, broker: str, queue: Queue, lane_by: str) -> None:
-    keys = {"checkpoint_interval": "1s", "max_bytes": _BATCH, "recovery_rows": _RECOVERY_ROWS, "lane_by": lane_by}
+    keys = {"checkpoint_interval": "1s", "max_bytes": _BATCH_BYTES, "recovery_rows": _RECOVERY_ROWS, "lane_by": lane_by}
     sink = {"type": "rabbitmq", "url": broker, "routing_key": queue.name}
     write_relay_file(directory, directory / "checkpoint", {"url": source, **keys}, sink)
 

@@ -13,7 +13,7 @@ from tests.soak.story import Counts, Round
 from tests.support.failpoints import Failpoints
 from tests.support.servers.embedded import fresh_database, postgres_settings
 from tests.support.stories.pipeline_process import execute, kill, running, settle, write_file
-from tests.support.stories.snapshot_join import TABLES, create_join_tables, keyed_rows, play_join, small_chunks
+from tests.support.stories.snapshot_join import TABLES, Join, create_join_tables, keyed_rows, play, small_chunks
 from tests.support.stories.snapshot_writer import (
     ADDED_ROWS,
     SnapshotWriter,
@@ -105,16 +105,17 @@ def _kill_parts(round: Round) -> Counts:
 def _join(round: Round) -> Counts:
     """Follow snapshots and stream into a replica in memory, time and again."""
     committed = lost = repeated = 0
-    faults = []
+    faults, variant = [], []
     with EmbeddedPostgres(postgres_settings(18, synchronous_standby_names="")) as server, small_chunks():
         for _ in range(JOINS):
-            hanging, choose = round.random.random() < 0.5, random.Random(round.random.randrange(2**31))
+            hanging, join = round.random.random() < 0.5, Join.draw(round.random)
             with fresh_database(server.url) as url:
                 create_join_tables(url)
-                transactions, replica = play_join(url, choose, hanging=hanging)
+                transactions, replica = play(url, join, hanging=hanging)
                 committed += transactions
                 lost += len(replica.missed)
                 lost += sum(replica.tables[("public", table)] != keyed_rows(url, table) for table in TABLES)
                 repeated += len(replica.repeated)
             faults.append("join:reader-restarted,hanging-commits" if hanging else "join:reader-restarted")
-    return Counts(committed, lost, repeated, faults=tuple(faults))
+            variant.append(str(join))
+    return Counts(committed, lost, repeated, faults=tuple(faults), variant=tuple(variant))

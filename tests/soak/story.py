@@ -11,7 +11,7 @@ class Counts:
     """The outcome of a round.
 
     `allowed_repeats` is the bound that the guarantee gives; it is 0 for exactly once. `variant` is what was drawn beside the
-    faults, such as how lanes are made.
+    faults, such as how lanes are made. `observed` is what depended on the machine, and may differ when the seed is replayed.
     """
 
     committed: int
@@ -21,10 +21,17 @@ class Counts:
     allowed_repeats: int = 0
     faults: tuple[str, ...] = ()
     variant: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
 
     @property
     def is_violation(self) -> bool:
-        return self.lost > 0 or self.out_of_order > 0 or self.repeated > self.allowed_repeats
+        """Whether the guarantee was broken; a round that has committed nothing cannot show that it was kept."""
+        return self.committed == 0 or self.lost > 0 or self.out_of_order > 0 or self.repeated > self.allowed_repeats
+
+    def __str__(self) -> str:
+        """What was drawn, in the order of the faults, and in parentheses what was observed."""
+        observed = f"({', '.join(self.observed)})" if self.observed else ""
+        return " ".join(filter(None, (*self.variant, *self.faults, observed)))
 
 
 @dataclass(frozen=True, slots=True)

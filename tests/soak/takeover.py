@@ -18,6 +18,8 @@ TAKEOVERS = 2
 # takes ten seconds to start.
 POINTS = {"batch.begin": (60, 160), "sink.written": (60, 160), "pipeline.lease_renewal": (4, 9)}
 MORE_ENTRIES = 50
+# For the last of the hits: on a busy machine, a batch takes more than a second.
+_KILL_SECONDS = 300
 
 
 def run(round: Round) -> Counts:
@@ -25,7 +27,7 @@ def run(round: Round) -> Counts:
     seed = choose.randrange(2**31)
     plan = [_draw(choose) for _ in range(TAKEOVERS)]
     faults: list[str] = []
-    # Whether the run that took over had been ready to when the other one died.
+    # Whether the run that took over had been ready to when the other one died, which depends on the machine.
     stood_by: list[str] = []
     with EmbeddedPostgres(postgres_settings(18)) as source, EmbeddedPostgres(postgres_settings(18)) as target:
         create_accounts(source.url, target.url)
@@ -42,7 +44,7 @@ def run(round: Round) -> Counts:
                     leader, standby = runs[-2:]
                     eventually(partial(_is_there, standby), seconds=90)
                     if term:
-                        leader.wait_for_kill()
+                        leader.wait_for_kill(_KILL_SECONDS)
                     else:
                         wait_for_entries(target.url, entries, leader.require_life)
                         leader.end()
@@ -55,7 +57,7 @@ def run(round: Round) -> Counts:
             assert runs[-1].stop() == 0
         backwards = steps_back(target.url)
     return Counts(
-        found.rows, found.lost + found.ghosts, found.twice, backwards, faults=tuple(faults), variant=tuple(stood_by)
+        found.rows, found.lost + found.ghosts, found.twice, backwards, faults=tuple(faults), observed=tuple(stood_by)
     )
 
 

@@ -52,7 +52,8 @@ def run_with_faults(url: str, directory: Path, choose: random.Random, count: int
     faults, seed = draw_faults(choose, count), choose.getrandbits(31)
     limit_queues(url)
     with Proxy(url) as proxy:
-        with Crew(proxy.url, directory, _WORKERS, _SETTINGS, list(LIMITS)) as crew, Writers(proxy.url, seed) as writers:
+        settings = {**_SETTINGS, "seed": seed}
+        with Crew(proxy.url, directory, _WORKERS, settings, list(LIMITS)) as crew, Writers(proxy.url, seed) as writers:
             crew.wait_until_busy()
             cancelled = _disturb(url, proxy, crew, faults)
             writers.stop()

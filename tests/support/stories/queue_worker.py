@@ -53,8 +53,9 @@ class Notes:
 class Handling:
     """The handler: waits for some time, and then fails, discards or does, as the payload says."""
 
-    def __init__(self, notes: Notes, latency_seconds: float, effects_url: str | None) -> None:
+    def __init__(self, notes: Notes, latency_seconds: float, choose: random.Random, effects_url: str | None) -> None:
         self._notes, self._latency_seconds, self._effects_url = notes, latency_seconds, effects_url
+        self._random = choose
         self._connection: AsyncConnection | None = None
         self._connecting = asyncio.Lock()
 
@@ -72,7 +73,7 @@ class Handling:
             wait_for(path)
         if path := wanted.get("waits_until"):
             await asyncio.to_thread(wait_for, path)
-        await asyncio.sleep(random.uniform(0, wanted.get("seconds", self._latency_seconds)))
+        await asyncio.sleep(self._random.uniform(0, wanted.get("seconds", self._latency_seconds)))
         if job.attempt <= wanted.get("fails", 0):
             self._notes.write("failed", job)
             raise RuntimeError("as its payload says")
@@ -117,14 +118,17 @@ def run(
     latency_seconds: float = 0.01,
     timeout: str = "1m",
     effects_url: str | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> None:
+    # Each worker of a story draws numbers of its own.
+    choose = random.Random(f"{seed} {Path(path).name}")
     # Durations are given in seconds.
     for name in settings.keys() & _DURATIONS:
         settings[name] = timedelta(seconds=settings[name])
     chosen = WorkerSettings(poll=timedelta(milliseconds=200), **settings)
     worker, notes = Worker(queues, chosen), Notes(Path(path))
-    worker.handler(KIND, timeout=timeout, retry=RETRY)(Handling(notes, latency_seconds, effects_url).handle)
+    worker.handler(KIND, timeout=timeout, retry=RETRY)(Handling(notes, latency_seconds, choose, effects_url).handle)
     asyncio.run(work(worker, url, notes))
     notes.end(worker)
 

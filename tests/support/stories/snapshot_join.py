@@ -6,6 +6,7 @@ A replica in memory takes what the reader of the source gives, and counts rows t
 import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 from unittest.mock import patch
@@ -170,26 +171,52 @@ def create_join_tables(url: str) -> None:
             connection.execute(f"insert into {table} select g, 'row ' || g from generate_series(1, 3000) g")
 
 
+@dataclass(frozen=True)
+class Join:
+    """The seeds of writers, how many lanes there are, which table is loaded again, and what else happens."""
+
+    seeds: tuple[int, ...]
+    lanes: int
+    # The first chunks are delivered before the reader is restarted.
+    delivers_first: bool
+    table: str
+    truncates: bool
+
+    @classmethod
+    def draw(cls, choose: random.Random) -> "Join":
+        seeds = tuple(choose.randrange(2**31) for _ in range(4))
+        lanes, delivers_first = choose.choice([1, 4]), choose.random() < 0.5
+        return cls(seeds, lanes, delivers_first, choose.choice(TABLES), choose.random() < 0.5)
+
+    def __str__(self) -> str:
+        extras = ",delivered-first" * self.delivers_first + ",truncated" * self.truncates
+        return f"lanes:{self.lanes},again:{self.table}{extras}"
+
+
 def play_join(url: str, choose: random.Random, *, hanging: bool) -> tuple[int, Replica]:
+    """Play a join that is drawn."""
+    return play(url, Join.draw(choose), hanging=hanging)
+
+
+def play(url: str, join: Join, *, hanging: bool) -> tuple[int, Replica]:
     """Load two tables under writers, then one of them again, and follow until all has come; returns the transactions."""
     replica = Replica()
-    writers = [JoinWriter(url, number, choose.randrange(2**31)) for number in range(1, 5)]
+    writers = [JoinWriter(url, number, seed) for number, seed in enumerate(join.seeds, 1)]
     hangs = HangingCommits(url) if hanging else None
-    lanes = choose.choice([1, 4])
     try:
-        with reading(**join_options(url, lanes=lanes, tables=f"public.{TABLES[0]}")) as reader:
+        with reading(**join_options(url, lanes=join.lanes, tables=f"public.{TABLES[0]}")) as reader:
             at = follow(reader, replica, reader.initialOffset(), lambda at: at["load"] is not None)
-            if choose.random() < 0.5:
+            if join.delivers_first:
                 at = follow(reader, replica, at, lambda at: at["load"] is None or at["load"]["delivered"])
         # A new process: whatever was begun is begun anew, and goes on from there.
-        with reading(**join_options(url, lanes=lanes, tables=f"public.{TABLES[0]}")) as reader:
+        with reading(**join_options(url, lanes=join.lanes, tables=f"public.{TABLES[0]}")) as reader:
             at = follow(reader, replica, at, is_loaded)
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("set synchronous_commit = local")
                 connection.execute(f"select headwater.add_table('hw', 'public.{TABLES[1]}')")
                 at = follow(reader, replica, at, lambda _: ("public", TABLES[1]) in replica.tables)
-                connection.execute(f"select headwater.snapshot_table('hw', 'public.{choose.choice(TABLES)}')")
-                if choose.random() < 0.5:
+                connection.execute(f"select headwater.snapshot_table('hw', 'public.{join.table}')")
+                if join.truncates:
                     _truncate_and_freeze(connection)
                 at = follow(reader, replica, at, lambda at: at["load"] is not None)
             at = follow(reader, replica, at, is_loaded)

@@ -44,7 +44,7 @@ def run_with_faults(directory: Path, seed: int, faults: Sequence[Fault], kills: 
         prepare_story(server.url)
         with (
             Proxy(server.url) as proxy,
-            Crew(proxy.url, directory, environment=points.environment) as crew,
+            Crew(proxy.url, directory, seed, environment=points.environment) as crew,
             Writers(proxy.url, seed) as writers,
         ):
             for _ in kills:
@@ -59,7 +59,8 @@ def run_with_faults(directory: Path, seed: int, faults: Sequence[Fault], kills: 
             crew.stop("member")
         assert points.fired == {term.partition("=")[0] for term in kills}
         appends = [*writers.appends(server.url), *crew.appends()]
-        return History(appends, read_log(server.url), crew.groups(effects(server.url)))
+        cuts = sum(fault.way != "kill" for fault in faults)
+        return History(appends, read_log(server.url), crew.groups(effects(server.url), cuts))
 
 
 def _do(fault: Fault, server: EmbeddedPostgres, proxy: Proxy, crew: Crew) -> None:

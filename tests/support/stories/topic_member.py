@@ -1,7 +1,7 @@
 """Members of groups for stories, in one process: what each got before the commit, and how that ended.
 
-`python -m tests.support.stories.topic_member '{"url": ..., "directory": ..., "name": ..., "groups": [...]}'` goes on
-until SIGTERM. Killed, it leaves a file for each group whose lines are complete but for the last.
+`python -m tests.support.stories.topic_member '{"url": ..., "directory": ..., "name": ..., "seed": ..., "groups": [...]}'`
+goes on until SIGTERM. Killed, it leaves a file for each group whose lines are complete but for the last.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LEASE = timedelta(seconds=3)
 Write = Callable[[dict[str, object]], None]
 
 
-async def main(url: str, directory: Path, name: str, groups: list[dict[str, Any]]) -> None:
+async def main(url: str, directory: Path, name: str, seed: int, groups: list[dict[str, Any]]) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -41,8 +41,8 @@ async def main(url: str, directory: Path, name: str, groups: list[dict[str, Any]
             for group, file in zip(groups, opened, strict=True):
                 place = line if group["on_line"] else url
                 for member in range(group["subscribers"]):
-                    write = writer(file, member)
-                    tasks.create_task(read(write, url, place, group["name"], group["promise"], settings_of(group)))
+                    write, choose = writer(file, member), random.Random(f"{seed} {name} {group['name']} {member}")
+                    tasks.create_task(read(write, choose, url, place, group, settings_of(group)))
 
 
 def writer(file: TextIO, member: int) -> Write:
@@ -62,12 +62,19 @@ def settings_of(group: dict[str, Any]) -> SubscriberSettings:
     )
 
 
-async def read(write: Write, url: str, place: str | Line, group: str, promise: str, settings: SubscriberSettings) -> None:
+async def read(
+    write: Write,
+    choose: random.Random,
+    url: str,
+    place: str | Line,
+    group: dict[str, Any],
+    settings: SubscriberSettings,
+) -> None:
     while True:
         try:
-            async with Subscriber(place, TOPIC, group=group, settings=settings) as subscriber:
+            async with Subscriber(place, TOPIC, group=group["name"], settings=settings) as subscriber:
                 async for batch in subscriber:
-                    await deal_with(url, batch, promise, write)
+                    await deal_with(url, batch, group["promise"], write, choose.uniform(0, 0.01))
         except (HeadwaterError, psycopg.OperationalError) as exc:
             write({"failed": repr(exc)})
             if isinstance(exc, HeadwaterError) and not exc.retryable:
@@ -75,13 +82,14 @@ async def read(write: Write, url: str, place: str | Line, group: str, promise: s
             await asyncio.sleep(0.1)
 
 
-async def deal_with(url: str, batch: Batch, promise: str, write: Write) -> None:
+async def deal_with(url: str, batch: Batch, promise: str, write: Write, seconds: float) -> None:
+    """Take some seconds for a batch, and commit it as its group does."""
     name = uuid.uuid4().hex
     epochs = {(part.partition, offset): part.epoch for part in batch.parts for offset in part.offsets}
     places = [(one.partition or 0, one.offset or 0) for one in batch.messages]
     told = [[place[0], epochs[place], place[1], *name_of(one)] for place, one in zip(places, batch.messages, strict=True)]
     write({"got": name, "messages": told})
-    await asyncio.sleep(random.uniform(0, 0.01))
+    await asyncio.sleep(seconds)
     try:
         if promise == Promise.EXACTLY_ONCE.value:
             await commit_with_effects(url, batch)
@@ -109,6 +117,6 @@ def name_of(message: Message) -> list[Any]:
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     try:
-        asyncio.run(main(given["url"], Path(given["directory"]), given["name"], given["groups"]))
+        asyncio.run(main(given["url"], Path(given["directory"]), given["name"], given["seed"], given["groups"]))
     except asyncio.CancelledError:
         sys.exit(0)

@@ -190,6 +190,7 @@ class Crew:
 
     url: str
     directory: Path
+    seed: int = 0
     members: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
@@ -210,6 +211,7 @@ class Crew:
         name = f"{program}{len(self.names)}"
         given: dict[str, object] = {"url": self.url, "directory": str(self.directory), "name": name}
         if program == "member":
+            given["seed"] = self.seed
             given["groups"] = [{**asdict(group), "promise": group.promise.value} for group in GROUPS]
         command = [sys.executable, "-m", f"tests.support.stories.topic_{program}", json.dumps(given)]
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -260,8 +262,11 @@ class Crew:
         for group in GROUPS:
             eventually(partial(has_more, group), seconds=60)
 
-    def groups(self, effects: Sequence[tuple[str, int]]) -> list[Group]:
-        """What the members of each group got, in the order in which each did."""
+    def groups(self, effects: Sequence[tuple[str, int]], cuts: int) -> list[Group]:
+        """What the members of each group got, in the order in which each did, and how many commits may be in doubt.
+
+        Of each member it is the one that is under way when all connections are cut.
+        """
         return [
             Group(
                 group.name,
@@ -270,6 +275,7 @@ class Crew:
                 group.mode == "shared",
                 not group.commit_waits,
                 effects,
+                cuts * self.members * group.subscribers,
             )
             for group in GROUPS
         ]

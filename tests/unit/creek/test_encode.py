@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.creek.encode import Encoded, encode_batch, encode_read, encode_rows
@@ -369,13 +369,11 @@ def test_a_key_without_value_is_refused():
         encoded(transaction(described(OTHER), write.insert(OTHER.oid, [None, "x"])))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=30)
 @given(streams(), st.sampled_from(Generation))
 def test_any_stream_of_changes_is_told_whole_and_in_order(messages: list[bytes], generation: Generation) -> None:
     require_told_in_order(messages, generation)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=30)
 @given(st.lists(WIDE_ROWS, max_size=6))
 def test_vectors_hold_what_fastavro_writes_row_by_row(rows: list[dict[str, str | None]]) -> None:
     require_same_as_fastavro(rows)

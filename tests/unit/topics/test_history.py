@@ -99,6 +99,13 @@ def test_an_offset_that_two_members_committed_is_found():
     assert of_ranges(FIRST, SECOND, replace(SECOND, member="m2", epoch=2)) == {"committed twice"}
 
 
+def test_in_shared_mode_an_offset_is_committed_twice_only_where_an_answer_may_have_been_lost():
+    twice = Group("g", Promise.AT_LEAST_ONCE, [FIRST, SECOND, replace(SECOND, member="m2", epoch=2)], is_shared=True)
+    assert kinds(twice) == {"committed twice"}
+    assert kinds(replace(twice, doubts=1)) == set()
+    assert kinds(replace(twice, doubts=1, is_shared=False)) == {"committed twice"}
+
+
 def test_a_commit_that_a_crash_undid_may_be_done_again_where_it_did_not_wait_for_the_disk():
     ranges = [FIRST, SECOND, replace(SECOND, member="m2", epoch=2)]
     assert kinds(replace(GROUP, ranges=ranges, may_forget=True)) == set()

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import DecodeError
@@ -33,8 +33,6 @@ def _assert_same(batch):
     assert column_changes(batch) == row_changes(batch)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.timeout(60)
 @given(typed_streams(), st.sampled_from([100, 1_000, 1 << 20]))
 def test_columns_hold_the_same_values_as_rows(stream, batch_bytes):
     for batch in batches(stream, batch_bytes):
@@ -200,15 +198,11 @@ def test_relation_messages_are_parsed_once_however_many_tables_there_are(monkeyp
     assert looked_at.call_count < 10
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.timeout(60)
 @given(mutated_batches())
 def test_mutated_batches_decode_to_the_same_changes_or_are_refused_both_ways(batch: Batch) -> None:
     require_same_outcome(batch)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.timeout(60)
 @given(mutated_batches())
 def test_mutated_values_decode_or_raise_decode_error_and_nothing_else(batch: Batch) -> None:
     require_values_or_decode_error(batch)

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import DecodeError
@@ -106,8 +106,6 @@ def test_malformed_messages_say_what_is_wrong(data, reason):
         decode(data)
 
 
-@settings(max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.timeout(60)
 @given(mutated_messages(), st.booleans())
 def test_mutated_messages_decode_or_raise_decode_error_and_nothing_else(data: bytes, streamed: bool) -> None:
     require_decode_error(data, streamed=streamed)
