@@ -23,6 +23,9 @@ from tests.support.waiting import eventually
 # The wrapper in /usr/sbin insists on root or its own user, and on directories of the system.
 _PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 _USER = "headwater"
+# Erlang's threads sleep when there is nothing to do, instead of looking for work: others need the cores, and each look gives
+# one up for a slice of time. Beside busy processes a command took 25 s so, and takes one.
+_SLEEPING = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 # Small enough to go beyond in a test.
 MAX_MESSAGE_BYTES = 4 << 20
 _START_SECONDS, _STOP_SECONDS = 60.0, 30.0
@@ -155,10 +158,8 @@ class RabbitmqNode:
             "RABBITMQ_CONFIG_FILE": str(base / "rabbitmq.conf"),
             "RABBITMQ_CONF_ENV_FILE": str(base / "none"),
             "RABBITMQ_PID_FILE": str(base / "pid"),
-            # Erlang's threads sleep when there is nothing to do, instead of looking for work: others need the cores.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-                "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
-            ),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{127,0,0,1}} {_SLEEPING}",
+            "RABBITMQ_CTL_ERL_ARGS": _SLEEPING,
         }
 
     def _answers(self) -> bool:
