@@ -70,5 +70,4 @@ lock: ## Lock the requirements again; ARGS=--upgrade takes the newest versions
 
 clean: ## Remove all that these commands made: .venv, caches, site
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
-	@rm -rf "/var/tmp/headwater-spark-$$(id -u)"
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -88,7 +88,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Bound the time of a teardown, also after a test that has used up its own.
 
     The servers of a worker end after its last test: their time, which they bound themselves, is not that test's. A teardown
-    that hangs ends the worker, which says where it hung: the other tests go on in another one.
+    that hangs ends the worker, which says where it hung, and the run with it.
     """
     if nextitem is None:
         item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)

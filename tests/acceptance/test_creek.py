@@ -27,12 +27,12 @@ from headwater.brokers.nats.streams import stream_info
 from headwater.creek.fingerprint import fingerprint_of
 from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
+from headwater.embedded.process import free_port
 from headwater.errors import BrokerError, SnapshotFailed
 from headwater.model import Op
 from tests.support.creek.producer_thread import ProducerThread, producing
 from tests.support.servers.embedded import fresh_database, postgres_settings, shared_root
 from tests.support.servers.tcp_proxy import Proxy
-from tests.support.stories.creek_producer_process import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -24,7 +24,7 @@ from headwater.embedded.account import postgres_account, switch_to
 from headwater.errors import HeadwaterError
 from headwater.postgres.connect import connect_sync
 from headwater.spark.settings import ChangesSettings, PipelineSettings, PostgresSinkSettings
-from tests.support.servers.embedded import postgres_settings
+from tests.support.servers.embedded import postgres_settings, shared_place
 from tests.support.stories.pipeline_process import Running, execute, fetch, settle
 from tests.support.stories.pipeline_thread import pipeline_thread
 from tests.support.waiting import eventually
@@ -53,7 +53,7 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    base = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    base = Path(tempfile.mkdtemp(dir=shared_place()))
     base.chmod(0o711)
     common = replace(postgres_settings(18), root=base / "root")
     primary = EmbeddedPostgres(replace(common, directory=base / "primary"))

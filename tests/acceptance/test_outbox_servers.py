@@ -19,7 +19,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.account import postgres_account, switch_to
 from headwater.outbox.checkpoint import prepare_outbox
 from tests.support.brokers.rabbitmq_node import RabbitmqNode
-from tests.support.servers.embedded import postgres_settings
+from tests.support.servers.embedded import postgres_settings, shared_place
 from tests.support.servers.shared_spark import planners_heard
 from tests.support.stories.outbox_story import (
     NAME,
@@ -44,7 +44,7 @@ Note = Callable[[str, object], None]
 @pytest.fixture
 def place() -> Iterator[Path]:
     """Where every user may pass: servers run as one of their own."""
-    base = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    base = Path(tempfile.mkdtemp(dir=shared_place()))
     base.chmod(0o711)
     yield base
     shutil.rmtree(base)

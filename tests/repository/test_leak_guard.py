@@ -1,6 +1,7 @@
 """A test that leaves something behind fails in its own teardown, and is told what it left."""
 
 import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from headwater.cli.app import run as run_program
 from tests.support.leak_guard import root_logger_restored
+from tests.support.servers.embedded import shared_place, shared_root
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
@@ -47,6 +49,11 @@ def test_it(server):
     with tempfile.TemporaryDirectory(), socket.create_server(('127.0.0.1', 0)):
         subprocess.run(['true'])
 """
+KILLED = """
+import os, signal
+def test_it(server):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def run(directory: Path, test: str) -> "subprocess.CompletedProcess[str]":
@@ -82,6 +89,18 @@ def test_a_test_that_cleans_up_beside_a_server_that_stays_passes(tmp_path: Path)
     ended = run(tmp_path, LEAVES_NOTHING)
 
     assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_was_killed_leaves_servers_and_files_that_the_next_one_removes(tmp_path: Path) -> None:
+    """If it did not, this test itself would leave them behind."""
+    assert run(tmp_path, KILLED).returncode == -signal.SIGKILL
+    (abandoned,) = shared_place().glob("headwater-leaky-*")
+    assert any((abandoned / shared_root().name / "servers").iterdir())
+
+    assert run(tmp_path, "def test_it(): pass").returncode == 0
+
+    assert not abandoned.exists()
 
 
 def test_a_command_that_runs_in_a_test_leaves_the_root_logger_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

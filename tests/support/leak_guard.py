@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 from headwater.embedded import EmbeddedPostgres
+from headwater.embedded.claim import claim_directory
 from headwater.embedded.directory import make_directory
+from headwater.embedded.lock import try_lock, unlock
 from tests.support.servers.embedded import PLACE_VARIABLE, shared_place, shared_root
 from tests.support.servers.quick_java import quick_java
 
@@ -31,6 +33,8 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PF_KTHREAD = 0x00200000
 # What tests get from pytest, which keeps the last three.
 _PYTEST = "pytest-of-"
+# In the directory of a worker, which holds it as long as it lives.
+_LOCK = "worker.lock"
 
 
 @contextmanager
@@ -72,8 +76,12 @@ class LeakGuard:
     """A plugin of pytest for one worker. `directory` is where its tests put temporary files, and is gone at its end."""
 
     def __init__(self, worker: str) -> None:
-        # Servers run as users of their own, who have to pass.
+        _remove_abandoned()
         self.directory = Path(tempfile.mkdtemp(prefix=f"headwater-{worker}-", dir=shared_place()))
+        # Held as long as this process lives, and never there without being held.
+        try_lock(self.directory / "new.lock")
+        (self.directory / "new.lock").rename(self.directory / _LOCK)
+        # Servers run as users of their own, who have to pass.
         self.directory.chmod(0o711)
         os.environ["JAVA_HOME"] = str(quick_java(self.directory))
         # What was there when the last test had ended is there before the next one.
@@ -144,7 +152,8 @@ class LeakGuard:
 
     def _now(self) -> _Found:
         processes = {int(name) for name in _names("/proc") if name.isdigit()}
-        return _Found(processes, _own_listeners(), set(_names(self.directory)), set(self._slots()))
+        files = {*_names(self.directory), *_server_directories()}
+        return _Found(processes, _own_listeners(), files, set(self._slots()))
 
     def _slots(self) -> Iterable[str]:
         """List the slots of the servers that stay, without asking the servers after each of thousands of tests."""
@@ -175,6 +184,26 @@ class LeakGuard:
             # A parent has just ended, or the process is in the middle of exec and has neither for a moment: look again.
             time.sleep(0.001)
         return False
+
+
+def _remove_abandoned() -> None:
+    """Stop the servers of workers that were killed, and remove their files: nobody else would."""
+    for lock in shared_place().glob(f"headwater-*/{_LOCK}"):
+        # Another worker may be removing it at the same time, and another user's is not for us.
+        with suppress(OSError):
+            held = try_lock(lock)
+            if held is not None:
+                # Whoever claims a directory for a server stops the abandoned ones.
+                claim_directory(lock.parent / shared_root().name, None, "abandoned").release()
+                shutil.rmtree(lock.parent, ignore_errors=True)
+                unlock(held)
+
+
+def _server_directories() -> Iterable[str]:
+    """List the directories of embedded servers, by their paths in that of the worker."""
+    servers = shared_root() / "servers"
+    with suppress(FileNotFoundError):
+        yield from (f"{shared_root().name}/servers/{name}" for name in _names(servers))
 
 
 def _lineage(pid: int) -> Iterable[int]:

@@ -183,6 +183,8 @@ def _hang_up(gateway: JavaGateway) -> None:
     if server is None:
         return
     with server.lock:
+        # From now on none is added.
+        server.is_shutdown = True
         connections = list(server.connections)
     for connection in connections:
         # A thread that ends at the same moment has closed it.

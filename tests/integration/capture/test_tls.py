@@ -13,7 +13,7 @@ from headwater.capture import Capture
 from headwater.embedded import EmbeddedPostgres
 from headwater.embedded.account import postgres_account
 from tests.support.capture.captured_database import collect, count, ids, prepare, row_after, settings
-from tests.support.servers.embedded import fresh_database, postgres_settings, skip_or_fail
+from tests.support.servers.embedded import fresh_database, postgres_settings, shared_place, skip_or_fail
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def certificate():
     """A certificate and its key, readable by whoever runs the server."""
     if shutil.which("openssl") is None:
         skip_or_fail("there is no openssl to make a certificate with: install openssl")
-    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(dir=shared_place()))
     certificate, key = folder / "server.crt", folder / "server.key"
     command = ["openssl", "req", "-new", "-x509", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-out", str(certificate), "-keyout", str(key)], check=True, capture_output=True)

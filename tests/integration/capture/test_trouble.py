@@ -32,7 +32,7 @@ from tests.support.capture.captured_database import (
     settings,
     take,
 )
-from tests.support.servers.embedded import fresh_database, postgres_settings
+from tests.support.servers.embedded import fresh_database, postgres_settings, shared_place
 from tests.support.servers.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -227,7 +227,7 @@ def test_values_read_the_same_whatever_the_defaults_of_the_database_are(any_data
 @pytest.fixture
 def primary_and_standby():
     """Two servers with the same past, of which the second is a standby that gets nothing more until it is promoted."""
-    base = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    base = Path(tempfile.mkdtemp(dir=shared_place()))
     base.chmod(0o711)
     common = replace(postgres_settings(18), root=base / "root")
     primary = EmbeddedPostgres(replace(common, directory=base / "primary")).start()

@@ -18,7 +18,7 @@ from tests.support.capture.pgoutput_writer import insert, relation, update
 from tests.support.creek.snapshot_answers import Answers
 from tests.support.creek.stream_feed import Feed
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 INT4, TEXT, NUMERIC, MOMENTS = 23, 25, 1700, 1185
 ORDERS = relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False)])

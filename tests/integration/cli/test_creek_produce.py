@@ -15,6 +15,7 @@ from headwater.brokers.nats.streams import StreamLimits
 from headwater.cli.creek.environment import read_environment
 from headwater.cli.creek.produce import settings_of
 from headwater.creek.names import Generation, Kind, Names
+from headwater.embedded.process import free_port
 from headwater.postgres.connect import connect_sync
 from headwater.spark.settings import ChangesSettings, NatsSinkSettings, SnapshotRule
 from tests.support.brokers.nats_streams import fresh_namespace, known_stream, schemas, wal
@@ -49,11 +50,6 @@ def source(database):
         connection.execute("create table prices (id int, at date, primary key (id, at)) partition by range (at)")
         connection.execute("create table prices_2023 partition of prices for values from ('2023-01-01') to ('2024-01-01')")
         yield connection
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        return place.getsockname()[1]
 
 
 @pytest.fixture

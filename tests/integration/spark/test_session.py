@@ -1,9 +1,14 @@
 """The output of a start of Spark, in a process of its own: none, unless something is wrong."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from headwater.embedded import resolve_java, state_directory
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,6 +32,16 @@ print("the session was used", file=sys.stderr, flush=True)
 session._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.Trouble").error("a disk is full")
 session.stop()
 """
+
+
+def test_the_java_of_the_tests_is_that_of_the_product_and_takes_its_classes_from_the_archive(spark: SparkSession) -> None:
+    """Without either the tests would pass, and take twice as long."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    maps = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+
+    assert resolve_java(os.environ, state_directory()) == Path(os.environ["JAVA_HOME"])
+    assert ".aot\n" in maps
 
 
 def test_a_session_is_silent_until_spark_logs_an_error_and_leaves_the_environment_as_it_was() -> None:

@@ -2,12 +2,11 @@
 
 Starting Spark and running a first query takes Java 10 CPU seconds, and 4 with the archive and little compilation. The
 archive is created by a process that runs a small stream: by `make test`, or by the first test that needs a session. It is
-kept outside of the repository, one for each Java and PySpark. Java ignores one that is missing or does not match.
+kept in the Python environment, beside the jars whose classes it has. Java ignores one that is missing or does not match.
 
 Everything that the tests start finds this Java by JAVA_HOME, except the demo of a newcomer.
 """
 
-import fcntl
 import os
 import shlex
 import subprocess
@@ -21,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import pyspark
 
-from headwater.embedded.directory import make_directory
+from headwater.embedded.lock import locked
 from headwater.spark.session import build_session, end_session
 from headwater.spark.warm_up import warm_up
 
@@ -60,15 +59,17 @@ def quick_java(directory: Path) -> Path:
 def ensure_archive() -> None:
     """Make the archive if it is missing; others wait for it meanwhile."""
     archive = _archive_path()
-    make_directory(archive.parent)
-    with archive.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    archive.parent.mkdir(exist_ok=True)
+    with locked(archive.parent / "lock"):
+        if archive.exists():
+            return
+        # Of jars that were there before, and of processes that were ended while they wrote.
+        for old in archive.parent.glob("*.aot*"):
+            old.unlink()
+        command = [sys.executable, "-m", "tests.support.servers.quick_java", str(archive)]
+        made = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
         if not archive.exists():
-            # Of processes that were ended while they wrote it.
-            for partial in archive.parent.glob(f"{archive.stem}.[0-9]*"):
-                partial.unlink()
-            command = [sys.executable, "-m", "tests.support.servers.quick_java", str(archive)]
-            subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=2 * _ARCHIVE_TIMEOUT.total_seconds())
+            raise RuntimeError(f"Java has not written the archive of Spark's classes: {made.stderr[-2000:]}")
 
 
 def _wheel_java() -> Path:
@@ -79,10 +80,10 @@ def _wheel_java() -> Path:
 
 @cache
 def _archive_path() -> Path:
-    """In a directory that only we can write to: Java runs what is in the archive."""
-    java = _wheel_java()
-    facts = f"{java} {(java / 'release').read_text()} {pyspark.__version__} {pyspark.__file__}"
-    return Path("/var/tmp", f"headwater-spark-{os.geteuid()}", f"{sha256(facts.encode()).hexdigest()[:16]}.aot")
+    """Named for the files that Java compares with those it was created from."""
+    files = [_wheel_java() / "lib" / "modules", *sorted(Path(pyspark.__file__).parent.glob("jars/*.jar"))]
+    facts = "".join(f"{path} {(found := path.stat()).st_size} {found.st_mtime_ns}\n" for path in files)
+    return Path(sys.prefix, "spark-classes", f"{sha256(facts.encode()).hexdigest()[:16]}.aot")
 
 
 def _write_home(home: Path, options: str) -> Path:
@@ -96,7 +97,7 @@ def _write_home(home: Path, options: str) -> Path:
 
 def _make_archive(archive: Path) -> None:
     """Run a stream in a Java that writes down at its end which classes that took, and how they were linked."""
-    partial = archive.with_suffix(f".{os.getpid()}")
+    partial = archive.with_name(f"{archive.name}.{os.getpid()}")
     with TemporaryDirectory(prefix="headwater-") as directory:
         home = _write_home(Path(directory, "java"), "")
         # A setting of Spark's: its launcher, another Java program, would write one too.

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from headwater.embedded.process import free_port
 from tests.support.waiting import eventually
 
 _SPARK = Path(pyspark.__file__).parent
@@ -48,7 +49,7 @@ class Cluster:
 @contextmanager
 def spark_cluster(directory: Path, cores: int = 2) -> Iterator[Cluster]:
     """A cluster whose worker has an executor for each of its cores; what its processes say is in files of the directory."""
-    port = _free_port()
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -99,12 +100,6 @@ def _children(pid: int) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).children(recursive=True)
     return []
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _answers(port: int) -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -77,13 +76,6 @@ class Producer:
         with (self._directory / "produce.log").open("ab") as log:
             environment = {**kept, **story_environment(), **self._environment}
             return subprocess.Popen(_COMMAND, cwd=self._directory, stdout=log, stderr=log, env=environment)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from headwater.brokers.nats.link import Link
 from headwater.brokers.nats.streams import stream_info
 from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
+from headwater.embedded.process import free_port
 from headwater.errors import HeadwaterError
 from headwater.model import Op
 from headwater.postgres.connect import Connection, connect_sync
 from tests.support.brokers.nats_streams import Stored, stored, whole
 from tests.support.servers.embedded import postgres_settings, shared_root
-from tests.support.stories.creek_producer_process import Producer, free_port
+from tests.support.stories.creek_producer_process import Producer
 
 ACCOUNTS = 50
 _LAST_ENTRY = 10**9
