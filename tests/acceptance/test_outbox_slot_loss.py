@@ -6,6 +6,7 @@ was lost.
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -50,6 +51,8 @@ from tests.support.waiting import eventually
 SOME = 200
 # How far the clocks of some applications are behind.
 BEHIND = timedelta(seconds=5)
+# Longer than it takes to drop a slot that is in use.
+SKEW = timedelta(seconds=30)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -284,7 +287,9 @@ def test_without_transaction_ids_the_skew_covers_clocks_behind_and_short_transac
     """The limit of the skew, shown: this is why rows should tell their transaction."""
     execute(source, TIMED)
     access = queue_access(rabbitmq.url, queue)
-    settings = relay_settings(tmp_path, source, access, table="public.timed", columns=TIMED_COLUMNS)
+    settings = relay_settings(tmp_path, source, access, table="public.timed", columns=TIMED_COLUMNS, time_skew=-SKEW)
+    # As old as the rows of a transaction that is open for longer than the skew.
+    write_long = partial(_write_timed, behind=f"{(BEHIND + SKEW).total_seconds()} s")
     long, short = messages_of("long", 5), messages_of("short", 5)
     with Relay(spark, settings) as relay:
         eventually(lambda: is_streaming(source), seconds=240)
@@ -292,8 +297,8 @@ def test_without_transaction_ids_the_skew_covers_clocks_behind_and_short_transac
             queue.wait_for_more(SOME)
             lose_slot(source)
             queue.wait_for_more(SOME)
-            with held_open(source, NAME, long, _write_timed):
-                written = datetime.now(UTC) - BEHIND
+            with held_open(source, NAME, long, write_long):
+                written = datetime.now(UTC) - BEHIND - SKEW
                 eventually(lambda: _newest(source) > written, seconds=60)
                 lost = generation_of(source)
                 with held_open(source, NAME, short, _write_timed):
@@ -304,7 +309,7 @@ def test_without_transaction_ids_the_skew_covers_clocks_behind_and_short_transac
     missing = {each.id for each in long} - {each.id for each in queue.arrived}
     record_property(
         "counts",
-        f"outbox without transaction ids, all clocks 5 s behind, skew -2 s, slot lost twice: {found}; "
+        f"outbox without transaction ids, all clocks 5 s behind, skew -30 s, slot lost twice: {found}; "
         f"of a longer transaction lost {len(missing)}",
     )
     assert (found.lost, found.ghosts) == (0, 0)

@@ -225,7 +225,8 @@ def test_a_handler_that_blocks_the_event_loop_is_relieved_by_one_other_and_keeps
     story: str, tmp_path: Path, record_property: Note
 ) -> None:
     go_on = tmp_path / "go-on"
-    settings = {"concurrency": 4, "lease": 2, "latency_seconds": 0.01, "timeout": "500ms"}
+    # Long enough for a busy machine: no other job times out, and no other lease ends.
+    settings = {"concurrency": 4, "lease": 6, "latency_seconds": 0.01, "timeout": "3s"}
     with Crew(story, tmp_path, size=3, settings=settings) as crew:
         crew.wait_until_there()
         # One blocks, and has some behind it that it has claimed as well.

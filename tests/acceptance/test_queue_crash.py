@@ -169,7 +169,8 @@ def test_a_worker_whose_network_goes_dead_keeps_the_job_that_it_has_in_hand(stor
     lease = "select extract(epoch from lease_until)::double precision from headwater.job"
     there = "select from pg_stat_activity where application_name = 'headwater queue leases' and datname = current_database()"
     (tmp_path / "other").mkdir()
-    settings = {"lease": 4, "answer_within": 2}
+    # A renewal that hangs is given up after a third of the lease; then a sixth of it, 3 s, is left to connect and renew.
+    settings = {"lease": 18, "answer_within": 2}
     with Proxy(story) as proxy, Crew(proxy.url, tmp_path, size=1, settings=settings) as crew:
         ids = enqueue_some(story, [NewJob(KIND, {"waits_until": str(go_on)}, QUEUE)])
         eventually(lambda: fetch(story, there), seconds=60)

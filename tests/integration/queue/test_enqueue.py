@@ -14,9 +14,15 @@ from headwater.queue import NewJob
 from tests.support.queue.workers import claim, one_row, soon, states
 
 
-def rung(listener, seconds=0.2):
-    """The queues that were rung for."""
-    return [notify.payload for notify in listener.notifies(timeout=seconds)]
+def rung(listener):
+    """The queues that were rung for by now: notifications come in the order of their commits."""
+    listener.execute("notify headwater_queue, 'last'")
+    found: list[str] = []
+    for notify in listener.notifies(timeout=10):
+        if notify.payload == "last":
+            return found
+        found.append(notify.payload)
+    raise AssertionError("the notification that was sent last did not come")
 
 
 @pytest.fixture

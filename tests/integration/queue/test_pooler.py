@@ -74,21 +74,22 @@ async def test_a_bell_that_nobody_hears_does_no_harm(pooled, connection):
         await until(lambda: worker.counts.done == 1)
 
 
+@pytest.mark.timeout(60)
 async def test_leases_are_renewed_and_jobs_fail_and_are_cancelled(pooled, connection, caplog):
     async def handle(job):
         if job.payload == "fail":
             raise ValueError
         # So often that a statement which was prepared somewhere would have been missed.
-        await (asyncio.Event().wait() if job.payload == "cancel" else until(lambda: worker.counts.renewed >= 8))
+        await (asyncio.Event().wait() if job.payload == "cancel" else until(lambda: worker.counts.renewed >= 8, seconds=45))
 
-    settings = quick(lease=timedelta(seconds=1.2), listens=False)
+    settings = quick(lease=timedelta(seconds=5), listens=False)
     worker = worker_with(handle, settings=settings, retry=queue.FullJitter(most=1))
     ids = queue.enqueue_many_sync(connection, [NewJob("send", payload) for payload in ("fail", "cancel", "long")])
     async with running(worker, url=pooled):
         await until(lambda: worker.counts.dead == 1)
         connection.execute("select headwater.queue_cancel_1(%s)", [ids[1:2]])
         await until(lambda: worker.counts.cancelled == 1)
-        await until(lambda: worker.counts.done == 1)
+        await until(lambda: worker.counts.done == 1, seconds=45)
     assert "were not renewed" not in caplog.text
     assert worker.counts.leases_lost == 0
 

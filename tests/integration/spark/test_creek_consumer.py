@@ -34,7 +34,7 @@ from tests.support.creek.snapshot_answers import Answers
 from tests.support.creek.stream_feed import Feed
 from tests.support.servers.embedded import prepared_database
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 INT4, TEXT = 23, 25
 ORDERS = relation(100, "orders", [("id", INT4, -1, True), ("note", TEXT, -1, False)])

@@ -15,6 +15,7 @@ from headwater.embedded import EmbeddedPostgres
 from headwater.errors import LeaseLost, TopicError
 from headwater.postgres.connect import connect, connect_sync
 from headwater.topics import Message, Subscriber
+from headwater.topics.owned import Owned
 from tests.support.servers.embedded import postgres_settings
 from tests.support.servers.tcp_proxy import Proxy
 from tests.support.topics.subscribers import numbers, owners, quick, reading, running, until
@@ -103,8 +104,10 @@ async def test_at_most_once_gives_out_nothing_that_is_somebody_elses(topics_url,
     append(connection, orders, 10)
     async with reading(topics_url, "orders", "billing", quick(delivery="at-most-once", max_messages=2)) as member:
         first = await member.next()
-        # The next batch is in its memory already.
-        await asyncio.sleep(0.05)
+        assert isinstance(member.reader, Owned)
+        holdings = member.reader._holdings.values()
+        # The next batch is in its memory.
+        await until(lambda: any(len(holding.buffer) for holding in holdings))
         connection.execute(
             "update headwater.topic_cursor set epoch = epoch + 1, next_offset = 1000, member = gen_random_uuid()"
         )

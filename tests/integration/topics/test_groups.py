@@ -9,7 +9,8 @@ from psycopg import sql
 from headwater import topics
 from headwater.errors import LeaseLost, PositionExpired, TopicError
 from headwater.topics import Message
-from tests.support.topics.subscribers import numbers, quick, reading
+from headwater.topics.owned import Owned
+from tests.support.topics.subscribers import numbers, quick, reading, until
 
 
 @pytest.fixture
@@ -190,19 +191,25 @@ async def test_a_seek_to_where_nothing_is_is_refused(topics_url, connection, sin
         topics.seek_sync(connection, "single", "billing", 4)
 
 
-async def test_a_paused_group_gets_nothing_until_it_is_resumed(topics_url, connection, single):
+async def test_a_paused_group_gets_nothing_until_it_is_resumed(topics_url, connection):
+    topic = topics.create_sync(connection, "single")
+    # In one frame, which is read at once.
+    topics.append_sync(connection, topic, [Message(n) for n in range(10)])
     async with reading(topics_url, "single", "billing", quick(max_messages=3)) as member:
-        batch = await member.next()
-        # Two more batches are in memory by now; those wait too.
+        batch, reader = await member.next(), member.reader
+        assert isinstance(reader, Owned)
+        # The next batches are in memory; those wait too.
+        assert len(reader._holdings[0].buffer) == 7
         topics.pause_sync(connection, "single", "billing")
-        await asyncio.sleep(0.05)
-        await member.has_nothing()
-        assert await member.has_nothing()
+        coming = asyncio.create_task(member.next())
+        await until(lambda: reader._is_paused)
+        await asyncio.wait([coming], timeout=0.1)
+        assert not coming.done()
         assert topics.find_group_sync(connection, "single", "billing").is_paused
         # What was given out can be committed.
         await batch.commit()
         topics.resume_sync(connection, "single", "billing")
-        await member.next()
+        assert numbers((await coming).messages) == [3, 4, 5]
 
 
 async def test_the_lag_says_how_far_a_group_is(topics_url, connection, single):

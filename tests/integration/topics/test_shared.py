@@ -13,7 +13,7 @@ from headwater.postgres.connect import connect
 from headwater.postgres.statements import fetch, fetch_sync
 from headwater.topics import Message, group_statements
 from headwater.topics.window import window
-from tests.support.topics.subscribers import numbers, quick, reading
+from tests.support.topics.subscribers import numbers, quick, reading, until
 from tests.support.waiting import writes_nothing
 
 
@@ -130,12 +130,23 @@ async def test_a_claim_whose_answer_was_lost_is_found_by_its_member(topics_url, 
 
 async def test_a_member_that_works_for_longer_than_its_lease_keeps_its_claim(topics_url, connection, single):
     append(connection, single, 10)
-    lease = timedelta(seconds=1.2)
+    lease = timedelta(seconds=5)
     settings = shared(lease=lease, max_messages=10)
+    is_renewed = "select 1 from headwater.topic_member where member = %s and lease_until > %s"
     async with reading(topics_url, "single", "billing", settings) as busy:
         batch = await busy.next()
+        ((first,),) = connection.execute("select lease_until from headwater.topic_member").fetchall()
         async with reading(topics_url, "single", "billing", settings) as other:
-            assert await other.has_nothing(2 * lease.total_seconds())
+            generations = connection.execute("select generation from headwater.topic_group").fetchall()
+            taking = asyncio.create_task(other.next())
+            # Half a lease after the end of the first one, so that the other member has had its chance.
+            end = first + 1.5 * lease
+            await until(lambda: taking.done() or connection.execute(is_renewed, [busy.member, end]).fetchone())
+            assert not taking.done()
+            # It was a member all the time, and did not come back in time to keep what it had.
+            assert connection.execute("select generation from headwater.topic_group").fetchall() == generations
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
         await batch.commit()
 
 

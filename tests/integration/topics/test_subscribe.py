@@ -321,12 +321,24 @@ async def test_a_member_whose_lease_has_ended_comes_back(topics_url, connection,
 
 async def test_a_member_that_works_for_longer_than_its_lease_keeps_its_partitions(topics_url, connection, orders):
     append(connection, orders, 10)
-    lease = timedelta(seconds=1.2)
+    lease = timedelta(seconds=5)
     settings = quick(lease=lease)
+    is_renewed = "select 1 from headwater.topic_member where member = %s and lease_until > %s"
     async with reading(topics_url, "orders", "billing", settings) as busy:
         batch = await busy.next()
+        assert len(batch.parts) == 2
+        ((first,),) = connection.execute("select lease_until from headwater.topic_member").fetchall()
         async with reading(topics_url, "orders", "billing", settings) as other:
-            assert await other.has_nothing(2 * lease.total_seconds())
+            generations = connection.execute("select generation from headwater.topic_group").fetchall()
+            taking = asyncio.create_task(other.next())
+            # Half a lease after the end of the first one, so that the other member has had its chance.
+            end = first + 1.5 * lease
+            await until(lambda: taking.done() or connection.execute(is_renewed, [busy.member, end]).fetchone())
+            assert not taking.done()
+            # It was a member all the time, and did not come back in time to keep what it had.
+            assert connection.execute("select generation from headwater.topic_group").fetchall() == generations
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
         await batch.commit()
 
 

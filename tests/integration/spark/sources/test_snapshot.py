@@ -19,7 +19,7 @@ from tests.support.capture.memory_replica import Replica, follow
 from tests.support.servers.embedded import prepared_database
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _options(url: str, **more: object) -> dict[str, object]:

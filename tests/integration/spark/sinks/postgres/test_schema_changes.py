@@ -28,7 +28,7 @@ from tests.support.servers.embedded import prepared_database
 from tests.support.sinks.altered_source import Following, contents, following, reasons, types
 from tests.support.sinks.postgres_sink_run import applying, execute, letters
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 SETUP = (
     "create table item (id int primary key, v text not null, n int not null default 0, w varchar(9))",
