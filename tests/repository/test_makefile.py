@@ -93,12 +93,13 @@ def test_a_path_without_tests_is_named() -> None:
         ("STORY", "nothing", "make soak: there is no STORY=nothing; there are crash, "),
         ("STORY", "--help", "make soak: there is no STORY=--help; there are crash, "),
         ("STORY", "it's", "make soak: there is no STORY=it's; there are crash, "),
-        ("SEED", "seven", "make soak: SEED=seven is not a whole number; give one such as SEED=30"),
+        ("SEED", "seven", "make soak: SEED=seven is not a whole number; give one such as SEED=7"),
         ("SEED", "1.5", "make soak: SEED=1.5 is not a whole number"),
         ("MINUTES", "soon", "make soak: MINUTES=soon is not a number"),
         ("MINUTES", "0", "make soak: MINUTES=0 is no time"),
         ("MINUTES", "-inf", "make soak: MINUTES=-inf is no time"),
         ("MINUTES", "nan", "make soak: MINUTES=nan is no time"),
+        ("HEADWATER_FAILPOINTS", "sink.written=kill", "make soak: HEADWATER_FAILPOINTS is set; unset it"),
     ],
 )
 def test_a_soak_that_cannot_be_run_is_refused_in_one_line(name: str, value: str, said: str) -> None:

@@ -19,14 +19,17 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TypeVar
 
+import psutil
 import pytest
 
+from headwater.failpoints import VARIABLE
 from tests.soak.story import Counts, Round, Story
 from tests.support.servers.embedded import shared_place
 from tests.support.servers.quick_java import ensure_archive, quick_java
@@ -50,7 +53,7 @@ _HEADER = (
     "variant and faults"
 )
 _USAGE, _VIOLATION = 2, 1
-_KINDS = MappingProxyType({int: "a whole number", float: "a number"})
+_KINDS = MappingProxyType({int: ("a whole number", 7), float: ("a number", 30)})
 
 T = TypeVar("T", int, float)
 
@@ -68,11 +71,13 @@ class SoakSettings:
         """From variables of the environment; raises ValueError with one clear sentence."""
         minutes = _number("MINUTES", given.get("MINUTES") or "30", float)
         if not 0 < minutes < math.inf:
-            raise ValueError(f"MINUTES={minutes:g} is no time; give a number above 0")
+            raise ValueError(f"MINUTES={given['MINUTES']} is no time; give a finite number above 0")
         seed = _number("SEED", given["SEED"], int) if given.get("SEED") else random.randrange(2**31)
         story = given.get("STORY")
         if story and story not in STORIES:
             raise ValueError(f"there is no STORY={story}; there are {', '.join(STORIES)}")
+        if given.get(VARIABLE):
+            raise ValueError(f"{VARIABLE} is set; unset it, since each round arms failpoints of its own")
         return cls(minutes, seed, (story,) if story else STORIES)
 
 
@@ -130,7 +135,8 @@ def _number(name: str, text: str, kind: type[T]) -> T:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{name}={text} is not {_KINDS[kind]}; give one such as {name}=30") from None
+        what, example = _KINDS[kind]
+        raise ValueError(f"{name}={text} is not {what}; give one such as {name}={example}") from None
 
 
 def _soak(names: Sequence[str], seed: int, seconds: float) -> int:
@@ -193,9 +199,27 @@ def _play(name: str, story: Story, seed: int) -> Counts | None:
         print(f"{name:<10} {seed:>10} {time.monotonic() - began:>8.1f}  failed; its logs are in {directory}", flush=True)
         return None
     except (_Stopped, pytest.skip.Exception):
+        _end_processes(directory)
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return counts
+
+
+def _end_processes(directory: Path) -> None:
+    """Kill what is left of a story that was interrupted.
+
+    A Java that is still starting when its driver is killed would look in vain for a file of the directory, and stay.
+    """
+    left = [process for process in psutil.process_iter() if _is_of(process, directory)]
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=10)
+
+
+def _is_of(process: psutil.Process, directory: Path) -> bool:
+    with suppress(psutil.Error):
+        return process.pid != os.getpid() and process.environ().get("TMPDIR") == str(directory)
+    return False
 
 
 if __name__ == "__main__":
