@@ -18,12 +18,13 @@ from headwater.brokers.nats.streams import stream_info
 from headwater.creek.names import Kind, Names
 from headwater.embedded import EmbeddedNats, EmbeddedPostgres, NatsSettings
 from headwater.embedded.process import free_port
-from headwater.errors import HeadwaterError
+from headwater.errors import BrokerUnavailable, HeadwaterError
 from headwater.model import Op
 from headwater.postgres.connect import Connection, connect_sync
 from tests.support.brokers.nats_streams import Stored, stored, whole
 from tests.support.servers.embedded import postgres_settings, shared_root
 from tests.support.stories.creek_producer_process import Producer
+from tests.support.waiting import eventually
 
 ACCOUNTS = 50
 _LAST_ENTRY = 10**9
@@ -104,13 +105,19 @@ class Stage:
         server.start()
 
     def ask_for_snapshot(self) -> str:
-        """The topic of a snapshot of the accounts whose header is stored; raises SnapshotFailed."""
+        """The topic of a snapshot of the accounts whose header is stored; raises SnapshotFailed.
 
-        async def ask() -> str:
+        A producer that starts, or has lost NATS, may publish before it hears requests. NATS tells at once that nobody does.
+        """
+
+        async def ask() -> str | None:
             async with creek.connect(self.nats.url) as client, asyncio.timeout(60):
-                return (await client.snapshot("postgres", "public.account")).header.topic
+                try:
+                    return (await client.snapshot("postgres", "public.account")).header.topic
+                except BrokerUnavailable:
+                    return None
 
-        return asyncio.run(ask())
+        return eventually(lambda: asyncio.run(ask()), seconds=60)
 
     def read_snapshot(self, topic: str) -> set[object]:
         """The ids of a snapshot that has its end."""
