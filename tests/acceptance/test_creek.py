@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -338,7 +338,16 @@ async def test_restart(place: Place) -> None:
         (message,) = await _take(stream, 1)
         assert message.after == {"id": 998, "data": "after"}
     place.producer.require_life()
+    # Its session in the state database was cut, too. When it notices, it stands by until it has the lease again, and nobody
+    # answers requests meanwhile: the next test is not to begin before.
+    place.producer.wait_until(lambda: _has_run_again(place.producer.log[said:]))
+    await asyncio.to_thread(place.producer.wait_until, lambda: asyncio.run(_is_ready(place)))
     assert 1 <= len(place.producer.log) - said <= 99
+
+
+def _has_run_again(log: Sequence[str]) -> bool:
+    phases = [line.rpartition(": ")[2] for line in log if line.startswith("pipeline ")]
+    return "standing by" in phases and "running" in phases[phases.index("standing by") :]
 
 
 def test_nats_reconnection(spark: SparkSession, server_url: str, tmp_path: Path) -> None:
