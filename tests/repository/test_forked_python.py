@@ -56,6 +56,21 @@ def test_a_fork_has_the_arguments_the_environment_the_files_and_the_exit_code_of
     assert json.loads(ended.stdout) == [["one", "two words"], str(tmp_path), "ü\n", "a line", "__main__", True]
 
 
+def test_the_daemon_of_spark_is_run_without_a_warning_that_it_was_loaded_before(python: Path, tmp_path: Path) -> None:
+    """It would come between the lines and the bars of a command on a terminal."""
+    # Java has hung up already.
+    ended = subprocess.run(
+        [python, "-m", "headwater.python_daemon"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=15,
+        check=False,
+    )
+    assert ended.stderr == b""
+
+
 def test_failpoints_of_a_fork_are_armed_by_its_own_environment(python: Path, tmp_path: Path) -> None:
     (tmp_path / "armed.py").write_text("from headwater import failpoints\nfailpoints.hit('sink.written')\nprint('alive')\n")
     command, armed = [str(python), "-m", "armed"], {**os.environ, "HEADWATER_FAILPOINTS": "sink.written=kill"}

@@ -23,7 +23,7 @@ from headwater import failpoints
 from headwater.python_daemon import preload
 
 # The modules that Spark has Python run, and those of the sources and tasks that they are given.
-_RUN = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
+_RUN = ("pyspark.daemon", "headwater.python_daemon", "pyspark.sql.streaming.python_streaming_source_runner")
 _LOADED = (
     *_RUN,
     "pyspark.sql.worker.create_data_source",
